@@ -1,0 +1,169 @@
+//! How a request becomes a lease: inline, at the meeting, or straight at the store; and what is done with a
+//! grant that comes late.
+
+use std::time::Duration;
+
+use crate::attempt::Attempt;
+use crate::claim::{Acquired, Busy, Claim, Names, Renewed, Share, Ticket, Wait};
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::lease::Lease;
+use crate::locks::Client;
+use crate::meeting::{Baton, Key, Met, Visit};
+use crate::sync::Arc;
+use crate::tenancy::{Held, Terms};
+use crate::token::{Owner, Token};
+
+/// A request, as a kind makes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) names: Names,
+    pub(crate) share: Share,
+    pub(crate) terms: Terms,
+    pub(crate) owner: Owner,
+    pub(crate) patience: Patience,
+    pub(crate) min_validity: Duration,
+    /// Each task takes its own place in the store's queue.
+    pub(crate) strict_order: bool,
+}
+
+/// How long a caller waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Never,
+    For(Duration),
+    Forever,
+}
+
+/// What came of a request.
+pub(crate) enum Outcome {
+    Lease(Lease),
+    Busy { busy: Busy, waited: Duration },
+}
+
+/// How long a store may take, once the wait is over, to say who is in the way.
+const LAST_WORD: Duration = Duration::from_millis(250);
+
+/// # Cancel safety
+/// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in line given up, a grant
+/// passed on or released.
+pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<Outcome> {
+    client.check(request)?;
+    let start = client.clock().now();
+    let wait = match request.patience {
+        Patience::Never => Wait::Never,
+        Patience::For(duration) if duration.is_zero() => Wait::Never,
+        Patience::For(duration) => Wait::Until(start.plus(duration)),
+        Patience::Forever => Wait::Forever,
+    };
+    let met = match request.names.only() {
+        Some(name) if request.share == Share::Exclusive && !request.strict_order => {
+            let key = Key { name: name.clone(), ttl: request.terms.ttl };
+            match Visit::new(client, key.clone(), &request.owner, request.terms, wait) {
+                Some(visit) => visit.await?,
+                None => match client.hall.held_here(&key) {
+                    Some(busy) => Met::Busy(busy),
+                    // Others of this client are asking; whether that means busy, only the store knows.
+                    None => ask_directly(client, request, wait).await?,
+                },
+            }
+        }
+        _ => ask_directly(client, request, wait).await?,
+    };
+    let (baton, passed) = match met {
+        Met::Granted(baton) => (baton, false),
+        Met::Passed(baton) => (baton, true),
+        Met::Busy(busy) => return Ok(no(client, request, busy, start)),
+        Met::TimedOut => {
+            let busy = who_is_in_the_way(client, request).await?;
+            return Ok(no(client, request, busy, start));
+        }
+    };
+    ensure_validity(&baton, request.min_validity).await?;
+    let waited = client.clock().now().since(start);
+    let (names, fence) = (request.names.clone(), baton.fence);
+    client.events.emit(Event::Acquired { names, fence, waited, passed });
+    Ok(Outcome::Lease(Lease::new(baton)))
+}
+
+fn no(client: &Client, request: &Request, busy: Busy, start: Deadline) -> Outcome {
+    let waited = match request.patience {
+        Patience::Never => Duration::ZERO,
+        _ => client.clock().now().since(start),
+    };
+    client.events.emit(Event::Busy { names: request.names.clone(), waited });
+    Outcome::Busy { busy, waited }
+}
+
+/// Asks the store for this task alone.
+async fn ask_directly(client: &Arc<Client>, request: &Request, wait: Wait) -> Result<Met> {
+    let Request { names, share, terms, owner, .. } = request;
+    let token = Token::fresh(owner)?;
+    let ticket = Ticket { names: names.clone(), token, share: *share, fence: None };
+    let claim = Claim { ticket: ticket.clone(), ttl: terms.ttl, wait, fences: 1 };
+    let attempt = Attempt::new(client, claim);
+    // The store ends the wait by itself and says who is in the way; this is for one that hangs.
+    let enough = match wait {
+        Wait::Until(deadline) => deadline.plus(LAST_WORD),
+        Wait::Never | Wait::Forever => Deadline::FAR,
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = attempt => answer?,
+        () = client.clock().sleep_until(enough) => return Ok(Met::TimedOut),
+    };
+    Ok(match answer {
+        Acquired::Busy(busy) => Met::Busy(busy),
+        Acquired::Granted(grant) => {
+            let held = Held::new(client, ticket, grant, *terms, None);
+            Met::Granted(Baton { held, fence: grant.fence, fences_left: 0 })
+        }
+    })
+}
+
+/// The wait is over: who is in the way? A store that cannot say so within a moment is not busy but
+/// unreachable, and an outage must not look like contention.
+async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
+    let name = request.names.first();
+    let silent = || Error::Unreachable {
+        store: client.store.capabilities().store,
+        why: "the wait is over, and it did not answer who holds the lock".into(),
+    };
+    let status = tokio::select! {
+        biased;
+        status = client.store.inspect(name) => status?,
+        () = client.clock().sleep_until(client.clock().now().plus(LAST_WORD)) => return Err(silent()),
+    };
+    let Some(status) = status else { return Ok(Busy::default()) };
+    let holder = status.holders.first();
+    Ok(Busy {
+        holder: holder.map(|holder| holder.owner.clone()),
+        remaining: holder.map(|holder| holder.remaining),
+        waiters: status.waiters.len(),
+    })
+}
+
+/// A grant with less left than the caller needs is renewed, or else given back.
+async fn ensure_validity(baton: &Baton, needed: Duration) -> Result<()> {
+    let tenancy = baton.held.tenancy();
+    if tenancy.remaining() >= needed {
+        return Ok(());
+    }
+    let due = [(tenancy.ticket.clone(), tenancy.ttl())];
+    let answer = tenancy.client.store.renew(&due).await.into_iter().next();
+    if tenancy.loss().is_none()
+        && let Some(Ok(answer)) = answer
+    {
+        tenancy.renewed(answer);
+        if matches!(answer, Renewed::Until(_)) {
+            tenancy.client.keeper.reschedule(tenancy);
+        }
+    }
+    let left = tenancy.remaining();
+    if left >= needed {
+        return Ok(());
+    }
+    // The caller drops the baton, and with it goes the claim.
+    Err(Error::Late { names: tenancy.names().clone(), left, needed })
+}

@@ -1,0 +1,288 @@
+//! What a store is asked and what it answers: `Claim`, `Share`, `Ticket`, `Grant`, `Status`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::event::Loss;
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::token::{Owner, Token};
+use crate::ttl::Ttl;
+
+/// One or more names, claimed together.
+///
+/// Invariants:
+/// - 1 to 64 names, sorted, each once: two callers who say the same names in another order mean the same.
+///
+/// Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Names(Several);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Several {
+    One(Name),
+    Many(Arc<[Name]>),
+}
+
+impl Names {
+    /// The most names one claim may have.
+    pub const COUNT_MAX: usize = 64;
+
+    /// Sorts the names, drops repeats, and checks that there are 1 to 64 of them.
+    pub fn new(names: impl IntoIterator<Item = Name>) -> Result<Self> {
+        let mut names: Vec<Name> = names.into_iter().collect();
+        names.sort();
+        names.dedup();
+        match names.len() {
+            0 => Err(Error::invalid("names", "[]", "a claim has at least one name")),
+            1 => Ok(Names(Several::One(names.swap_remove(0)))),
+            2..=Names::COUNT_MAX => Ok(Names(Several::Many(names.into()))),
+            n => Err(Error::invalid("names", format!("{n} of them"), "a claim has at most 64 names")),
+        }
+    }
+
+    /// The names, in order.
+    pub fn as_slice(&self) -> &[Name] {
+        match &self.0 {
+            Several::One(name) => std::slice::from_ref(name),
+            Several::Many(names) => names,
+        }
+    }
+
+    /// The first name.
+    pub fn first(&self) -> &Name {
+        &self.as_slice()[0]
+    }
+
+    /// Where there is just one: that one.
+    pub fn only(&self) -> Option<&Name> {
+        match &self.0 {
+            Several::One(name) => Some(name),
+            Several::Many(_) => None,
+        }
+    }
+}
+
+impl From<Name> for Names {
+    fn from(name: Name) -> Self {
+        Names(Several::One(name))
+    }
+}
+
+impl<'a> IntoIterator for &'a Names {
+    type Item = &'a Name;
+    type IntoIter = std::slice::Iter<'a, Name>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.as_slice().iter()
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, name) in self.into_iter().enumerate() {
+            write!(f, "{}`{name}`", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self).finish()
+    }
+}
+
+/// How much of a name is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Share {
+    /// All of it: nobody else holds it at the same time.
+    Exclusive,
+    /// Together with others who share it; never beside an exclusive holder.
+    Shared,
+    /// Some permits of a limit.
+    Permits(Permits),
+}
+
+/// `take` permits of a `limit`, waiting in order or barging.
+///
+/// Invariants: `1 ≤ take ≤ limit`. Each claim is judged by its own limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Permits {
+    take: u32,
+    limit: u32,
+    barging: bool,
+}
+
+impl Permits {
+    /// `take` permits of `limit`, in order of arrival.
+    pub fn new(take: u32, limit: u32) -> Result<Self> {
+        if take == 0 || take > limit {
+            let why = "one takes at least 1 permit and at most the limit";
+            return Err(Error::invalid("permits", format!("{take} of {limit}"), why));
+        }
+        Ok(Permits { take, limit, barging: false })
+    }
+
+    /// The same, taken by whoever comes when enough are free, whoever waits.
+    #[must_use]
+    pub fn barging(self) -> Self {
+        Permits { barging: true, ..self }
+    }
+
+    /// How many are taken.
+    pub fn take(self) -> u32 {
+        self.take
+    }
+
+    /// How many there may be in all.
+    pub fn limit(self) -> u32 {
+        self.limit
+    }
+
+    /// Whether those who wait may be passed.
+    pub fn is_barging(self) -> bool {
+        self.barging
+    }
+}
+
+/// How long a claim waits for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: busy is an answer.
+    Never,
+    /// Until the deadline; then busy is the answer.
+    Until(Deadline),
+    /// For ever; whoever asked withdraws by releasing the ticket.
+    Forever,
+}
+
+/// A request for a share of one or more names.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Who asks for what. Its `fence` is `None`: nothing has been granted.
+    pub ticket: Ticket,
+    /// How long the grant is to live without renewal.
+    pub ttl: Ttl,
+    /// How long to wait.
+    pub wait: Wait,
+    /// How many fences to give with the grant, 1 to 16: one for each task of this client that can be served
+    /// in turn under the same grant. A store without fence blocks gives one.
+    pub fences: u16,
+}
+
+/// Names, token and share: enough to renew, release or withdraw, with or without a grant.
+#[derive(Debug, Clone)]
+pub struct Ticket {
+    /// What is claimed.
+    pub names: Names,
+    /// By whom.
+    pub token: Token,
+    /// How much of it.
+    pub share: Share,
+    /// The first fence of the grant, where there is one. Renewal proves token *and* fence.
+    pub fence: Option<Fence>,
+}
+
+/// The store's yes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The (first) fence.
+    pub fence: Fence,
+    /// How many fences from there on belong to this grant.
+    pub fences: u16,
+    /// Until when the holder may believe in it, drift already taken off.
+    pub valid_until: Deadline,
+}
+
+/// The answer to a claim.
+#[derive(Debug, Clone)]
+pub enum Acquired {
+    /// It is yours.
+    Granted(Grant),
+    /// It is not; nothing of the claim is left in the store.
+    Busy(Busy),
+}
+
+/// Who is in the way, as far as the store can tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Busy {
+    /// The label of a holder.
+    pub holder: Option<Owner>,
+    /// What is left of that holder's TTL, if it is not renewed.
+    pub remaining: Option<Duration>,
+    /// How many wait already.
+    pub waiters: usize,
+}
+
+/// The answer to a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// The holder may believe in it until then.
+    Until(Deadline),
+    /// The claim is not there any more, and was not made again.
+    Lost(Loss),
+}
+
+/// The answer to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// It was held by this token and is free now.
+    Released,
+    /// This token holds nothing; a place in the queue, if there was one, is gone.
+    NotHeld,
+}
+
+/// The answer to a conversion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Converted {
+    /// The claim has the new share. A claim that became exclusive has a new fence.
+    Converted(Grant),
+    /// Others are in the way; the claim is as it was.
+    Refused,
+    /// This token holds nothing.
+    NotHeld,
+}
+
+/// What a forced release found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicted {
+    /// The labels of those who held it.
+    pub holders: Vec<Owner>,
+}
+
+/// How things stand with one name.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Which name.
+    pub name: Name,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// Who waits, in order.
+    pub waiters: Vec<Waiter>,
+}
+
+/// One who holds a name.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// The label.
+    pub owner: Owner,
+    /// How much of it.
+    pub share: Share,
+    /// The fence, where the store has fences.
+    pub fence: Option<Fence>,
+    /// What is left of the TTL.
+    pub remaining: Duration,
+}
+
+/// One who waits for a name.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    /// The label.
+    pub owner: Owner,
+    /// How much of it.
+    pub share: Share,
+}

@@ -1,0 +1,416 @@
+//! The only file that reads a clock or sleeps.
+//!
+//! Leases are counted on a monotonic clock that goes on while the machine sleeps (`CLOCK_BOOTTIME`), so that
+//! a laptop closed for an hour wakes up knowing that its leases are gone. tokio's own timers follow
+//! `CLOCK_MONOTONIC`, which stands still meanwhile and would fire late; hence a timerfd. Where there is no
+//! such clock (outside Linux) tokio's is used, and time asleep is not counted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+use crate::error::Error;
+use crate::error::Result;
+use crate::sync::{Arc, Mutex, lock};
+
+/// A point on a [`Clock`]: nothing is valid past its deadline.
+///
+/// Invariants:
+/// - only comparable with deadlines of the same clock;
+/// - arithmetic saturates: the far future stays the far future.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Deadline {
+    ns: u64,
+}
+
+impl Deadline {
+    /// Later than anything that will be.
+    pub const FAR: Deadline = Deadline { ns: u64::MAX };
+
+    pub(crate) fn from_ns(ns: u64) -> Self {
+        Deadline { ns }
+    }
+
+    pub(crate) fn as_ns(self) -> u64 {
+        self.ns
+    }
+
+    /// This much later.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Deadline { ns: self.ns.saturating_add(saturating_ns(duration)) }
+    }
+
+    /// This much earlier.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Deadline { ns: self.ns.saturating_sub(saturating_ns(duration)) }
+    }
+
+    /// How long from `earlier` to here; zero where this is not later.
+    pub fn since(self, earlier: Deadline) -> Duration {
+        Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
+    }
+}
+
+impl fmt::Debug for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Deadline::FAR => write!(f, "Deadline(far)"),
+            Deadline { ns } => write!(f, "Deadline({:.6} s)", ns as f64 / 1e9),
+        }
+    }
+}
+
+fn saturating_ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Reads time and sleeps. Clones are the same clock.
+#[derive(Clone)]
+pub struct Clock(Arc<Kind>);
+
+enum Kind {
+    #[cfg(all(target_os = "linux", not(shuttle)))]
+    Boottime(boottime::Boottime),
+    Tokio {
+        origin: tokio::time::Instant,
+    },
+    #[cfg(any(feature = "testing", shuttle))]
+    Manual(manual::Manual),
+}
+
+impl Clock {
+    /// The machine's clock, which goes on while the machine sleeps.
+    ///
+    /// # Errors
+    /// Outside a tokio runtime, or where the kernel gives no timer.
+    #[cfg(all(target_os = "linux", not(shuttle)))]
+    pub fn system() -> Result<Self> {
+        crate::sync::require_runtime()?;
+        let (boottime, timer) = boottime::Boottime::new().map_err(|error| Error::Refused {
+            store: "clock",
+            why: format!("no timer on CLOCK_BOOTTIME: {error}; are descriptors exhausted (ulimit -n)?"),
+        })?;
+        let clock = Clock(Arc::new(Kind::Boottime(boottime)));
+        boottime::drive(&clock, timer);
+        Ok(clock)
+    }
+
+    /// The machine's clock, as tokio reads it: time asleep is not counted on this platform.
+    #[cfg(any(not(target_os = "linux"), shuttle))]
+    pub fn system() -> Result<Self> {
+        Ok(Clock::tokio())
+    }
+
+    /// tokio's clock, which stands still and leaps in tests with paused time.
+    pub fn tokio() -> Self {
+        Clock(Arc::new(Kind::Tokio { origin: tokio::time::Instant::now() }))
+    }
+
+    /// A clock moved by hand; see [`advance`](Clock::advance).
+    #[cfg(any(feature = "testing", shuttle))]
+    pub fn manual() -> Self {
+        Clock(Arc::new(Kind::Manual(manual::Manual::default())))
+    }
+
+    /// Now.
+    pub fn now(&self) -> Deadline {
+        match &*self.0 {
+            #[cfg(all(target_os = "linux", not(shuttle)))]
+            Kind::Boottime(_) => boottime::now(),
+            // One second in, so that "a little before now" exists on a young clock.
+            Kind::Tokio { origin } => {
+                Deadline { ns: 1_000_000_000 }.plus(tokio::time::Instant::now() - *origin)
+            }
+            #[cfg(any(feature = "testing", shuttle))]
+            Kind::Manual(manual) => manual.now(),
+        }
+    }
+
+    /// Sleeps until the deadline; at once where it has passed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future forgets the timer; nothing else happens.
+    pub fn sleep_until(&self, deadline: Deadline) -> Sleep {
+        match &*self.0 {
+            Kind::Tokio { origin } => {
+                // tokio's timers end at about two years; a sleep that long is for ever here.
+                const FAR: Duration = Duration::from_secs(400 * 24 * 3_600);
+                let wake = *origin + deadline.since(Deadline { ns: 1_000_000_000 }).min(FAR);
+                Sleep(Inner::Tokio(Box::pin(tokio::time::sleep_until(wake))))
+            }
+            #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+            _ => Sleep(Inner::Timer { clock: self.clone(), deadline, id: None }),
+        }
+    }
+
+    #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+    fn timers(&self) -> Option<&Mutex<Timers>> {
+        match &*self.0 {
+            #[cfg(all(target_os = "linux", not(shuttle)))]
+            Kind::Boottime(boottime) => Some(boottime.timers()),
+            Kind::Tokio { .. } => None,
+            #[cfg(any(feature = "testing", shuttle))]
+            Kind::Manual(manual) => Some(manual.timers()),
+        }
+    }
+
+    /// Wakes what is due, and sets the alarm for what is next.
+    #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+    fn fire(&self) {
+        let Some(timers) = self.timers() else { return };
+        let due = {
+            let mut timers = lock(timers);
+            let due = timers.take_due(self.now());
+            self.set_alarm(timers.next());
+            due
+        };
+        due.into_iter().for_each(Waker::wake);
+    }
+
+    #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+    fn set_alarm(&self, next: Option<Deadline>) {
+        match (&*self.0, next) {
+            #[cfg(all(target_os = "linux", not(shuttle)))]
+            (Kind::Boottime(boottime), Some(deadline)) => boottime.set_alarm(deadline),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock(now: {:?})", self.now())
+    }
+}
+
+/// The future of [`Clock::sleep_until`].
+#[must_use = "a sleep does nothing unless awaited"]
+pub struct Sleep(Inner);
+
+enum Inner {
+    Tokio(Pin<Box<tokio::time::Sleep>>),
+    #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+    Timer {
+        clock: Clock,
+        deadline: Deadline,
+        id: Option<u64>,
+    },
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Inner::Tokio(sleep) => sleep.as_mut().poll(cx),
+            #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+            Inner::Timer { clock, deadline, id } => {
+                let Some(timers) = clock.timers() else { return Poll::Ready(()) };
+                let mut timers = lock(timers);
+                if clock.now() >= *deadline {
+                    return Poll::Ready(());
+                }
+                let first = timers.next();
+                timers.set(*deadline, id, cx.waker());
+                if timers.next() != first {
+                    clock.set_alarm(Some(*deadline));
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+        if let Inner::Timer { clock, deadline, id: Some(id) } = &self.0
+            && let Some(timers) = clock.timers()
+        {
+            // The alarm stays as it is: one idle wake-up is cheaper than a system call per sleep.
+            lock(timers).forget(*deadline, *id);
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sleep")
+    }
+}
+
+/// Who is to be woken when.
+#[derive(Default)]
+struct Timers {
+    wakers: BTreeMap<(Deadline, u64), Waker>,
+    ids: u64,
+}
+
+impl Timers {
+    fn set(&mut self, deadline: Deadline, id: &mut Option<u64>, waker: &Waker) {
+        let id = *id.get_or_insert_with(|| {
+            self.ids += 1;
+            self.ids
+        });
+        self.wakers.insert((deadline, id), waker.clone());
+    }
+
+    fn forget(&mut self, deadline: Deadline, id: u64) {
+        self.wakers.remove(&(deadline, id));
+    }
+
+    fn next(&self) -> Option<Deadline> {
+        self.wakers.first_key_value().map(|((deadline, _), _)| *deadline)
+    }
+
+    fn take_due(&mut self, now: Deadline) -> Vec<Waker> {
+        let later = self.wakers.split_off(&(now.plus(Duration::from_nanos(1)), 0));
+        std::mem::replace(&mut self.wakers, later).into_values().collect()
+    }
+}
+
+/// The machine's clock, and one timerfd on it.
+#[cfg(all(target_os = "linux", not(shuttle)))]
+mod boottime {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::time::{
+        ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+        timerfd_create, timerfd_settime,
+    };
+    use tokio::io::unix::AsyncFd;
+    use tokio::task::AbortHandle;
+
+    use super::{Clock, Deadline, Kind, Timers};
+    use crate::sync::{Arc, Mutex, lock};
+
+    pub(super) struct Boottime {
+        timers: Mutex<Timers>,
+        timer: Arc<AsyncFd<OwnedFd>>,
+        driver: Mutex<Option<AbortHandle>>,
+    }
+
+    pub(super) fn now() -> Deadline {
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
+        Deadline { ns: tv_sec as u64 * 1_000_000_000 + tv_nsec as u64 }
+    }
+
+    impl Boottime {
+        pub(super) fn new() -> io::Result<(Self, Arc<AsyncFd<OwnedFd>>)> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+            // Deprecated because some types could change their descriptor meanwhile. An `OwnedFd` cannot, and
+            // the successor is an unsafe function, which this crate does without.
+            #[expect(deprecated)]
+            let timer = Arc::new(AsyncFd::new(timer)?);
+            Ok((Boottime { timers: Mutex::default(), timer: timer.clone(), driver: Mutex::new(None) }, timer))
+        }
+
+        pub(super) fn timers(&self) -> &Mutex<Timers> {
+            &self.timers
+        }
+
+        pub(super) fn set_alarm(&self, deadline: Deadline) {
+            let spec = |ns: u64| Timespec {
+                tv_sec: (ns / 1_000_000_000) as _,
+                tv_nsec: (ns % 1_000_000_000) as _,
+            };
+            // 2^62 ns is 146 years of uptime, and still a time the kernel accepts.
+            let at = Itimerspec { it_interval: spec(0), it_value: spec(deadline.as_ns().clamp(1, 1 << 62)) };
+            let set = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::ABSTIME, &at);
+            debug_assert!(set.is_ok(), "a timer of ours takes any time: {set:?}");
+        }
+    }
+
+    impl Drop for Boottime {
+        fn drop(&mut self) {
+            if let Some(driver) = lock(&self.driver).take() {
+                driver.abort();
+            }
+        }
+    }
+
+    /// Starts the task that waits for the timer. It ends with the clock.
+    pub(super) fn drive(clock: &Clock, timer: Arc<AsyncFd<OwnedFd>>) {
+        let weak = Arc::downgrade(&clock.0);
+        let driver = tokio::spawn(async move {
+            while let Ok(mut ready) = timer.readable().await {
+                let mut expirations = [0u8; 8];
+                // Nothing to read means a stale readiness; either way it is used up.
+                let _ = rustix::io::read(timer.get_ref(), &mut expirations);
+                ready.clear_ready();
+                let Some(kind) = weak.upgrade() else { return };
+                Clock(kind).fire();
+            }
+        });
+        if let Kind::Boottime(boottime) = &*clock.0 {
+            *lock(&boottime.driver) = Some(driver.abort_handle());
+        }
+    }
+}
+
+/// A clock moved by hand.
+#[cfg(any(feature = "testing", shuttle))]
+mod manual {
+    use std::time::Duration;
+
+    use super::{Clock, Deadline, Kind, Timers};
+    use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+    pub(super) struct Manual {
+        now_ns: AtomicU64,
+        timers: Mutex<Timers>,
+    }
+
+    impl Default for Manual {
+        fn default() -> Self {
+            Manual { now_ns: AtomicU64::new(1_000_000_000), timers: Mutex::default() }
+        }
+    }
+
+    impl Manual {
+        pub(super) fn now(&self) -> Deadline {
+            Deadline::from_ns(self.now_ns.load(Ordering::SeqCst))
+        }
+
+        pub(super) fn timers(&self) -> &Mutex<Timers> {
+            &self.timers
+        }
+    }
+
+    impl Clock {
+        /// Moves a manual clock on, and wakes who is due.
+        ///
+        /// # Panics
+        /// On a clock that moves by itself.
+        pub fn advance(&self, duration: Duration) {
+            self.sleep_through(duration);
+            self.fire();
+        }
+
+        /// Moves a manual clock on without waking anybody, as a suspended machine does: whoever looks sees
+        /// the new time, and timers fire at the next [`advance`](Clock::advance).
+        ///
+        /// # Panics
+        /// On a clock that moves by itself.
+        pub fn sleep_through(&self, duration: Duration) {
+            let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };
+            manual.now_ns.fetch_add(super::saturating_ns(duration), Ordering::SeqCst);
+        }
+
+        /// Moves a manual clock to its next timer and wakes who is due; false where nobody sleeps.
+        pub fn advance_to_next(&self) -> bool {
+            let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };
+            let Some(next) = lock(&manual.timers).next() else { return false };
+            manual.now_ns.fetch_max(next.as_ns(), Ordering::SeqCst);
+            self.fire();
+            true
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The one public error. Busy, lost, unreachable, unknown, unsupported and invalid never share a variant.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::claim::{Busy, Names};
+use crate::event::Loss;
+
+/// What every fallible call of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, in words for the person who has to do something about it.
+///
+/// | variant | was the lock held? | what to do |
+/// |---|---|---|
+/// | [`Busy`](Error::Busy) | no, somebody else has it | wait longer, or come back |
+/// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
+/// | [`Unreachable`](Error::Unreachable) | no | look at the store |
+/// | [`Unknown`](Error::Unknown) | not to be relied on | nothing: the clean-up is under way |
+/// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
+/// | [`Refused`](Error::Refused) | no | do what the store asks for |
+/// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
+/// | [`Invalid`](Error::Invalid) | no, nothing was sent | correct the value |
+/// | [`Closed`](Error::Closed) | no | connect again |
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else holds it, and the wait (if any) is over.
+    #[error("{}", BusyText { names, busy, waited: *waited })]
+    Busy {
+        /// What was asked for.
+        names: Names,
+        /// Who holds it, as far as the store told.
+        busy: Busy,
+        /// How long the caller waited.
+        waited: Duration,
+    },
+
+    /// The lease ended before its holder let go: what it protected may have been touched by others.
+    #[error("the lease on {names} was lost: {reason}; roll back what it protected")]
+    Lost {
+        /// What was held.
+        names: Names,
+        /// Why it is held no more.
+        reason: Loss,
+    },
+
+    /// The store gave no answer, and nothing is held.
+    #[error("the {store} store cannot be reached: {why}")]
+    Unreachable {
+        /// Which store, as its URL scheme says.
+        store: &'static str,
+        /// What was seen.
+        why: String,
+    },
+
+    /// The request may or may not have been executed. It counts as "not held"; the clean-up is under way.
+    #[error("the outcome of {what} on {names} is unknown ({why}); it counts as not held, and is being cleaned up")]
+    Unknown {
+        /// What was held or asked for.
+        names: Names,
+        /// The operation: `acquire`, `release`, `extend`.
+        what: &'static str,
+        /// What was seen.
+        why: String,
+    },
+
+    /// A grant came with too little of its TTL left, could not be renewed in time, and was given back.
+    #[error(
+        "the grant on {names} came with {} left, less than the {} asked for, and was given back; use a longer TTL",
+        Short(*left), Short(*needed)
+    )]
+    Late {
+        /// What was asked for.
+        names: Names,
+        /// What was left of the TTL.
+        left: Duration,
+        /// The `min_validity` of the request.
+        needed: Duration,
+    },
+
+    /// The store answered, and the answer was an error of its own. Nothing changed.
+    #[error("the {store} store refused: {why}")]
+    Refused {
+        /// Which store.
+        store: &'static str,
+        /// What it said, and what to do.
+        why: String,
+    },
+
+    /// This store cannot do that.
+    #[error("the {store} store does not offer {what}: {why}")]
+    Unsupported {
+        /// Which store.
+        store: &'static str,
+        /// What was asked for.
+        what: &'static str,
+        /// Why it is not offered.
+        why: &'static str,
+    },
+
+    /// A value was refused before anything was sent.
+    #[error("invalid {what} {given}: {why}")]
+    Invalid {
+        /// What kind of value.
+        what: &'static str,
+        /// The value, shortened and escaped so that it is safe to show.
+        given: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+
+    /// The client was closed, or its runtime has shut down.
+    #[error("this client is closed; connect again")]
+    Closed,
+
+    /// A blocking call was made where blocking would stall an async runtime.
+    #[error("a blocking call inside an async runtime would stall it; use the async API, or tokio::task::spawn_blocking")]
+    InsideRuntime,
+}
+
+impl Error {
+    /// Builds an [`Error::Invalid`]: `given` is escaped and shortened, so hostile input is safe to show.
+    pub fn invalid(what: &'static str, given: impl AsRef<str>, why: impl Into<String>) -> Self {
+        Error::Invalid { what, given: Shown(given.as_ref()).to_string(), why: why.into() }
+    }
+
+    /// Whether the request may have been executed although no answer came.
+    ///
+    /// True for exactly the errors after which a clean-up is owed.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Error::Unknown { .. } | Error::Unreachable { .. })
+    }
+}
+
+/// Text from outside in back-quotes: escaped, at most 64 characters of it.
+struct Shown<'a>(&'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_CHARS_MAX: usize = 64;
+        let mut chars = self.0.chars();
+        write!(f, "`")?;
+        for c in chars.by_ref().take(SHOWN_CHARS_MAX) {
+            write!(f, "{}", c.escape_debug())?;
+        }
+        match chars.next() {
+            None => write!(f, "`"),
+            Some(_) => write!(f, "…` ({} bytes)", self.0.len()),
+        }
+    }
+}
+
+/// A duration as people say it: `12 s`, `250 ms`.
+pub(crate) struct Short(pub(crate) Duration);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            0..1_000 => write!(f, "{ms} ms"),
+            1_000..10_000 => write!(f, "{:.1} s", self.0.as_secs_f64()),
+            10_000..600_000 => write!(f, "{} s", ms / 1_000),
+            _ => write!(f, "{} min", ms / 60_000),
+        }
+    }
+}
+
+struct BusyText<'a> {
+    names: &'a Names,
+    busy: &'a Busy,
+    waited: Duration,
+}
+
+impl fmt::Display for BusyText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Busy { holder, remaining, waiters } = self.busy;
+        write!(f, "{} is held", self.names)?;
+        match holder {
+            Some(owner) => write!(f, " by {owner}")?,
+            None if *waiters > 0 => write!(f, " or spoken for")?,
+            None => {}
+        }
+        if let Some(remaining) = remaining {
+            write!(f, " for another {}", Short(*remaining))?;
+        }
+        match *waiters {
+            0 => {}
+            1 => write!(f, ", with 1 waiting")?,
+            n => write!(f, ", with {n} waiting")?,
+        }
+        match self.waited.is_zero() {
+            true => Ok(()),
+            false => write!(f, "; waited {}", Short(self.waited)),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What happened: to a user's hook, to `tracing`, and to `metrics`.
+//!
+//! | metric | type | labels | meaning |
+//! |---|---|---|---|
+//! | `leasehold_acquired_total` | counter | | leases handed out |
+//! | `leasehold_passed_total` | counter | | of those, passed on within the client without asking the store |
+//! | `leasehold_busy_total` | counter | | requests that ended busy |
+//! | `leasehold_released_total` | counter | | leases let go by their holders |
+//! | `leasehold_lost_total` | counter | `reason` | leases lost |
+//! | `leasehold_renewal_failures_total` | counter | | renewals without an answer |
+//! | `leasehold_cleanup_failures_total` | counter | | withdrawals without an answer (tried again until the TTL has done it) |
+//! | `leasehold_wait_seconds` | histogram | | from asking to holding |
+//! | `leasehold_hold_seconds` | histogram | | from holding to release or loss |
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::claim::Names;
+use crate::fence::Fence;
+use crate::sync::{Arc, AtomicU64, Ordering, spawn};
+
+/// Why a lease is held no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its deadline passed without renewal: the process or the machine stood still, or renewal was off.
+    Expired,
+    /// Somebody else holds it.
+    Taken,
+    /// It is gone from the store: deleted, evicted or flushed.
+    Deleted,
+    /// Renewals got no answer until the deadline.
+    Unreachable,
+    /// The `max_hold` the holder had set is over.
+    HoldLimit,
+    /// A clock leapt.
+    Clock,
+    /// The client was closed, or its runtime shut down.
+    Closed,
+    /// Its own holder let it go.
+    Released,
+}
+
+impl Loss {
+    const ALL: [Loss; 8] = [
+        Loss::Expired,
+        Loss::Taken,
+        Loss::Deleted,
+        Loss::Unreachable,
+        Loss::HoldLimit,
+        Loss::Clock,
+        Loss::Closed,
+        Loss::Released,
+    ];
+
+    /// A word for logs, metrics and machines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Loss::Expired => "expired",
+            Loss::Taken => "taken",
+            Loss::Deleted => "deleted",
+            Loss::Unreachable => "unreachable",
+            Loss::HoldLimit => "hold_limit",
+            Loss::Clock => "clock",
+            Loss::Closed => "closed",
+            Loss::Released => "released",
+        }
+    }
+
+    /// Whether the store may still have the claim, so that it has to be withdrawn.
+    pub(crate) fn may_remain(self) -> bool {
+        !matches!(self, Loss::Taken | Loss::Deleted)
+    }
+
+    /// 1 and up; 0 is left for "not lost".
+    pub(crate) fn code(self) -> u8 {
+        Loss::ALL.iter().position(|loss| *loss == self).map_or(0, |i| i as u8 + 1)
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Loss::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Expired => "its deadline passed without renewal",
+            Loss::Taken => "somebody else holds it",
+            Loss::Deleted => "it is gone from the store",
+            Loss::Unreachable => "the store gave no answer until the deadline",
+            Loss::HoldLimit => "it was held for as long as max_hold allows",
+            Loss::Clock => "a clock leapt",
+            Loss::Closed => "the client was closed",
+            Loss::Released => "its holder let it go",
+        })
+    }
+}
+
+/// Something that happened to a lease or a request.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// A lease was handed out.
+    Acquired {
+        /// What is held.
+        names: Names,
+        /// Its fence.
+        fence: Fence,
+        /// From asking to holding.
+        waited: Duration,
+        /// Whether it came from another task of this client, without asking the store.
+        passed: bool,
+    },
+    /// A request ended without a lease, because others hold it.
+    Busy {
+        /// What was asked for.
+        names: Names,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// A renewal got no answer; it is tried again until the deadline.
+    RenewalFailed {
+        /// What is held.
+        names: Names,
+        /// Its fence.
+        fence: Fence,
+        /// What was seen.
+        why: String,
+        /// What is left until the deadline.
+        remaining: Duration,
+    },
+    /// A lease was lost.
+    Lost {
+        /// What was held.
+        names: Names,
+        /// The first fence of the grant.
+        fence: Fence,
+        /// Why.
+        reason: Loss,
+        /// How long the grant had been held.
+        held: Duration,
+    },
+    /// A lease was let go by its holder.
+    Released {
+        /// What was held.
+        names: Names,
+        /// Its fence.
+        fence: Fence,
+        /// How long it had been held.
+        held: Duration,
+    },
+    /// A release or a withdrawal got no answer; it is tried again until the TTL has done it.
+    CleanupFailed {
+        /// What is to be withdrawn.
+        names: Names,
+        /// What was seen.
+        why: String,
+    },
+}
+
+type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Hook = Arc<dyn Fn(Event) -> HookFuture + Send + Sync>;
+
+/// Tells the hook, the log and the metrics.
+#[derive(Clone)]
+pub(crate) struct Events {
+    hook: Option<HookLine>,
+}
+
+/// The way to the hook's own task, so that a slow hook never stalls the keeper.
+#[derive(Clone)]
+struct HookLine {
+    sender: mpsc::UnboundedSender<Event>,
+    queued: Arc<AtomicU64>,
+}
+
+/// Beyond this many unheard events only losses are still queued for the hook; the rest is dropped.
+const QUEUED_MAX: u64 = 1_024;
+
+impl Events {
+    pub(crate) fn new(hook: Option<Hook>) -> Self {
+        Events { hook: hook.map(HookLine::start) }
+    }
+
+    pub(crate) fn emit(&self, event: Event) {
+        record(&event);
+        if let Some(line) = &self.hook {
+            line.send(event);
+        }
+    }
+}
+
+impl HookLine {
+    fn start(hook: Hook) -> Self {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let queued = Arc::new(AtomicU64::new(0));
+        let heard = queued.clone();
+        spawn(async move {
+            while let Some(event) = receiver.recv().await {
+                heard.fetch_sub(1, Ordering::Relaxed);
+                hook(event).await;
+            }
+        });
+        HookLine { sender, queued }
+    }
+
+    fn send(&self, event: Event) {
+        let queued = self.queued.fetch_add(1, Ordering::Relaxed);
+        let kept = queued < QUEUED_MAX || matches!(event, Event::Lost { .. });
+        if !kept || self.sender.send(event).is_err() {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn record(event: &Event) {
+    match event {
+        Event::Acquired { names, fence, waited, passed } => {
+            metrics::counter!("leasehold_acquired_total").increment(1);
+            metrics::histogram!("leasehold_wait_seconds").record(*waited);
+            if *passed {
+                metrics::counter!("leasehold_passed_total").increment(1);
+            }
+            tracing::debug!(%names, %fence, ?waited, passed, "acquired");
+        }
+        Event::Busy { names, waited } => {
+            metrics::counter!("leasehold_busy_total").increment(1);
+            tracing::debug!(%names, ?waited, "busy");
+        }
+        Event::RenewalFailed { names, fence, why, remaining } => {
+            metrics::counter!("leasehold_renewal_failures_total").increment(1);
+            tracing::warn!(%names, %fence, why, ?remaining, "a renewal got no answer; trying again");
+        }
+        Event::Lost { names, fence, reason, held } => {
+            metrics::counter!("leasehold_lost_total", "reason" => reason.as_str()).increment(1);
+            metrics::histogram!("leasehold_hold_seconds").record(*held);
+            tracing::error!(%names, %fence, reason = reason.as_str(), ?held, "lease lost");
+        }
+        Event::Released { names, fence, held } => {
+            metrics::counter!("leasehold_released_total").increment(1);
+            metrics::histogram!("leasehold_hold_seconds").record(*held);
+            tracing::debug!(%names, %fence, ?held, "released");
+        }
+        Event::CleanupFailed { names, why } => {
+            metrics::counter!("leasehold_cleanup_failures_total").increment(1);
+            tracing::warn!(%names, why, "a withdrawal got no answer; trying again");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The kinds of lock, each a friendly face over a [`Share`](crate::Share).
+
+pub mod mutex;

@@ -1,0 +1,231 @@
+//! `Mutex`: one holder at a time.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::acquire::{Outcome, Patience, Request, acquire};
+use crate::claim::Share;
+use crate::error::{Error, Result};
+use crate::lease::{Lease, Proof, Setback};
+use crate::locks::Client;
+use crate::name::Name;
+use crate::sync::Arc;
+use crate::tenancy::Terms;
+use crate::token::Owner;
+use crate::ttl::Ttl;
+
+/// A lock that one holder at a time has: what [`Locks::mutex`](crate::Locks::mutex) gives.
+///
+/// Setting it up sends nothing; a value that is not valid is reported when the lock is asked for. It can be kept,
+/// cloned, and locked any number of times.
+///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | [`ttl`](Mutex::ttl) | 30 s | how long the lock outlives a dead holder |
+/// | [`wait`](Mutex::wait) | for ever | how long [`lock`](Mutex::lock) waits |
+/// | [`owner`](Mutex::owner) | `host:pid` | who holds it, for people |
+/// | [`max_hold`](Mutex::max_hold) | none | past this it is lost, however well it is renewed |
+/// | [`no_renewal`](Mutex::no_renewal) | renewed | it ends with its TTL unless [extended](Lease::extend) |
+/// | [`min_validity`](Mutex::min_validity) | half the TTL | a grant with less left is renewed or given back |
+/// | [`strict_order`](Mutex::strict_order) | off | tasks of one client queue one by one in the store |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// use std::time::Duration;
+///
+/// let locks = leasehold::connect("memory:").await?;
+/// let lease = locks.mutex("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(5)).lock().await?;
+/// println!("held with fence {} for another {:?}", lease.fence(), lease.remaining());
+/// lease.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Mutex {
+    client: Arc<Client>,
+    settings: Result<Settings>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    name: Name,
+    owner: Owner,
+    ttl: Ttl,
+    patience: Patience,
+    renews: bool,
+    max_hold: Option<Duration>,
+    min_validity: Option<Duration>,
+    strict_order: bool,
+}
+
+impl Mutex {
+    pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
+        let settings = name.map(|name| Settings {
+            name,
+            owner: client.defaults.owner.clone(),
+            ttl: client.defaults.ttl,
+            patience: Patience::Forever,
+            renews: true,
+            max_hold: None,
+            min_validity: None,
+            strict_order: false,
+        });
+        Mutex { client, settings }
+    }
+
+    /// How long the lock outlives a holder that dies.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.set(|settings| Ttl::new(ttl).map(|ttl| settings.ttl = ttl))
+    }
+
+    /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        self.set(|settings| {
+            settings.patience = Patience::For(wait);
+            Ok(())
+        })
+    }
+
+    /// Who holds it, for people.
+    #[must_use]
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        self.set(|settings| Owner::new(label).map(|owner| settings.owner = owner))
+    }
+
+    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
+    /// holder that hangs is not renewed for ever.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.set(|settings| {
+            if max_hold.is_zero() {
+                return Err(Error::invalid("max_hold", "0", "a lease held for no time is no lease"));
+            }
+            settings.max_hold = Some(max_hold);
+            Ok(())
+        })
+    }
+
+    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
+    #[must_use]
+    pub fn no_renewal(self) -> Self {
+        self.set(|settings| {
+            settings.renews = false;
+            Ok(())
+        })
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
+    #[must_use]
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        self.set(|settings| {
+            settings.min_validity = Some(min_validity);
+            Ok(())
+        })
+    }
+
+    /// Each task takes its own place in the store's queue: first come, first served across clients to the letter,
+    /// at the price of a request per hand-over between tasks of one client.
+    #[must_use]
+    pub fn strict_order(self) -> Self {
+        self.set(|settings| {
+            settings.strict_order = true;
+            Ok(())
+        })
+    }
+
+    /// Waits for the lock and takes it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
+    pub async fn lock(&self) -> Result<Lease> {
+        let request = self.request()?;
+        match acquire(&self.client, &request).await? {
+            Outcome::Lease(lease) => Ok(lease),
+            Outcome::Busy { busy, waited } => Err(Error::Busy { names: request.names, busy, waited }),
+        }
+    }
+
+    /// Takes the lock if it is free; `None` where it is not.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Mutex::lock).
+    pub async fn try_lock(&self) -> Result<Option<Lease>> {
+        let request = Request { patience: Patience::Never, ..self.request()? };
+        match acquire(&self.client, &request).await? {
+            Outcome::Lease(lease) => Ok(Some(lease)),
+            Outcome::Busy { .. } => Ok(None),
+        }
+    }
+
+    /// Locks, does the work, and lets go. See [`Lease::run`].
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, the work is cancelled and nothing is left behind.
+    pub async fn run<T, F, W>(&self, work: F) -> Result<T>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+    {
+        self.lock().await?.run(work).await
+    }
+
+    /// Locks, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
+    ///
+    /// # Cancel safety
+    /// As [`Lease::run_or_rollback`].
+    pub async fn run_or_rollback<T, F, W, G, R>(&self, work: F, rollback: G) -> Result<T>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+        G: FnOnce(Setback<T>) -> R,
+        R: Future<Output = ()>,
+    {
+        self.lock().await?.run_or_rollback(work, rollback).await
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
+        // The first thing wrong is the one reported.
+        if let Ok(settings) = &mut self.settings
+            && let Err(error) = change(settings)
+        {
+            self.settings = Err(error);
+        }
+        self
+    }
+
+    fn request(&self) -> Result<Request> {
+        let settings = self.settings.as_ref().map_err(Clone::clone)?.clone();
+        let ttl = settings.ttl;
+        let min_validity = settings.min_validity.unwrap_or(ttl.as_duration() / 2);
+        // A cap shorter than that is the user's own choice, and no reason to give the lock back.
+        let min_validity = min_validity.min(settings.max_hold.unwrap_or(Duration::MAX));
+        if min_validity > ttl.validity() {
+            let why = format!("a lease of {ttl} is never valid for longer than {:?}", ttl.validity());
+            return Err(Error::invalid("min_validity", format!("{min_validity:?}"), why));
+        }
+        Ok(Request {
+            names: settings.name.into(),
+            share: Share::Exclusive,
+            terms: Terms { ttl, renews: settings.renews, max_hold: settings.max_hold },
+            owner: settings.owner,
+            patience: settings.patience,
+            min_validity: min_validity.min(ttl.validity()),
+            strict_order: settings.strict_order,
+        })
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Mutex");
+        match &self.settings {
+            Ok(settings) => out.field("name", &settings.name).field("ttl", &settings.ttl),
+            Err(error) => out.field("invalid", error),
+        };
+        out.finish_non_exhaustive()
+    }
+}

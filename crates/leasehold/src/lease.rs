@@ -1,0 +1,293 @@
+//! `Lease`: proof of holding, and the right to let go. `Proof`: the first without the second.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::claim::Names;
+use crate::error::{Error, Result};
+use crate::event::{Event, Loss};
+use crate::fence::Fence;
+use crate::meeting::Baton;
+use crate::name::Name;
+use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::tenancy::Tenancy;
+use crate::ttl::Ttl;
+
+/// What a holder can show: the fence, and whether the lease still lasts. Cloning is cheap; a clone can be handed
+/// to other tasks, which can watch the lease but not end it.
+#[derive(Clone)]
+pub struct Proof {
+    term: Arc<Term>,
+}
+
+/// One user's time under a tenancy.
+struct Term {
+    tenancy: Arc<Tenancy>,
+    fence: Fence,
+    since_ns: u64,
+    /// Its holder has let go, or passed it on.
+    over: AtomicBool,
+}
+
+impl Proof {
+    /// The fence of this lease: give it to the protected resource with every write.
+    pub fn fence(&self) -> Fence {
+        self.term.fence
+    }
+
+    /// The name that is held; of several, the first.
+    pub fn name(&self) -> &Name {
+        self.names().first()
+    }
+
+    /// All names that are held.
+    pub fn names(&self) -> &Names {
+        self.term.tenancy.names()
+    }
+
+    /// How long the lease lasts without a further renewal; zero once it is over.
+    pub fn remaining(&self) -> Duration {
+        match self.loss() {
+            None => self.term.tenancy.remaining(),
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Whether the lease lasts. Once false, false for ever.
+    ///
+    /// It looks at the clock and asks nobody, so it is cheap, and it is right even when the store hangs or
+    /// the process has just been woken from a pause. What it cannot know is how long the process will be
+    /// paused *after* the look; for that there is the [`fence`](Proof::fence).
+    pub fn is_valid(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// Why the lease is over, if it is.
+    pub fn loss(&self) -> Option<Loss> {
+        match self.term.over.load(Ordering::Acquire) {
+            true => Some(Loss::Released),
+            false => self.term.tenancy.loss(),
+        }
+    }
+
+    /// Ends when the lease does, and says why; [`Loss::Released`] where its holder let go.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again at any time.
+    pub async fn lost(&self) -> Loss {
+        let tenancy = &self.term.tenancy;
+        loop {
+            let mut over = std::pin::pin!(tenancy.over.notified());
+            // Listens before it looks, or an end in between would go unheard.
+            over.as_mut().enable();
+            if let Some(loss) = self.loss() {
+                return loss;
+            }
+            tokio::select! {
+                biased;
+                () = over => {}
+                () = tenancy.client.clock().sleep_until(tenancy.valid_until()) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proof")
+            .field("names", self.names())
+            .field("fence", &self.fence())
+            .field("over", &self.term.over.load(Ordering::Acquire))
+            .finish_non_exhaustive()
+    }
+}
+
+/// A lock held on a lease: renewed in the background, lost with a reason, let go once.
+///
+/// Dropping it lets go in the background, at once and without blocking, also in a panic. [`release`](Lease::release)
+/// waits for the answer and says whether the lock was held to the end; prefer it where a roll-back is possible.
+///
+/// It has everything a [`Proof`] has.
+///
+/// A lease that is leaked (`std::mem::forget`) goes on being renewed until its `max_hold`, until the client is
+/// [closed](crate::Locks::close), or until the runtime ends: nothing in the language tells it from one in use.
+#[must_use = "the lock is let go as soon as the lease is dropped"]
+pub struct Lease {
+    proof: Proof,
+    baton: Option<Baton>,
+}
+
+impl Lease {
+    pub(crate) fn new(baton: Baton) -> Self {
+        let tenancy = baton.held.tenancy().clone();
+        let since_ns = tenancy.client.clock().now().as_ns();
+        let term = Term { tenancy, fence: baton.fence, since_ns, over: AtomicBool::new(false) };
+        Lease { proof: Proof { term: Arc::new(term) }, baton: Some(baton) }
+    }
+
+    /// A proof for other tasks to watch.
+    pub fn proof(&self) -> Proof {
+        self.proof.clone()
+    }
+
+    /// Renews the lease now, and from now on for this TTL. Never shortens what is left.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where it is too late; [`Error::Unknown`] where no answer came: the lease is then as good
+    /// as it was, and no better.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, the lease lasts at least as long as before.
+    pub async fn extend(&self, ttl: Duration) -> Result<()> {
+        let ttl = Ttl::new(ttl)?;
+        self.proof.term.tenancy.extend(ttl).await
+    }
+
+    /// Lets go, and says whether the lock was held to the end.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where the lease had ended before: what it protected may have been touched by others, so
+    /// roll back. [`Error::Unknown`] where the store gave no answer: the lease was valid when this was called, and
+    /// the lock is being given back in the background.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, the lock is given back in the background.
+    pub async fn release(mut self) -> Result<()> {
+        if let Some(reason) = self.proof.loss() {
+            return Err(Error::Lost { names: self.names().clone(), reason });
+        }
+        let Some(held) = self.pass_on() else { return Ok(()) };
+        held.release().await?;
+        self.report_released();
+        Ok(())
+    }
+
+    /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped).
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where the lease was lost under the work, or turns out at the release to have been.
+    /// A release that gets no answer is no error here: the work was protected to its end.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, the work is cancelled and the lock let go.
+    pub async fn run<T, F, W>(self, work: F) -> Result<T>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+    {
+        self.run_or_rollback(work, |_| std::future::ready(())).await
+    }
+
+    /// Like [`run`](Lease::run), and where the lease is lost, runs `rollback` before it returns the error. The
+    /// roll-back is told the reason, and the work's output where it had come to its end.
+    ///
+    /// The roll-back runs *without* the lock: it must only undo what is this work's own, or carry the
+    /// [`fence`](Setback::fence).
+    ///
+    /// # Errors
+    /// As [`run`](Lease::run).
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, the work is cancelled and the lock let go; the roll-back is not started, and is
+    /// cancelled if it had been.
+    pub async fn run_or_rollback<T, F, W, G, R>(self, work: F, rollback: G) -> Result<T>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+        G: FnOnce(Setback<T>) -> R,
+        R: Future<Output = ()>,
+    {
+        let proof = self.proof();
+        let output = {
+            let mut work = std::pin::pin!(work(proof.clone()));
+            // Loss first: work that ends after its lease has ended was not protected.
+            tokio::select! {
+                biased;
+                _ = proof.lost() => None,
+                output = &mut work => Some(output),
+            }
+        };
+        let names = self.names().clone();
+        let fence = self.fence();
+        let end = self.release().await;
+        match (end, output) {
+            (Ok(()) | Err(Error::Unknown { .. }), Some(output)) => Ok(output),
+            (end, output) => {
+                let reason = match end {
+                    Err(Error::Lost { reason, .. }) => reason,
+                    _ => Loss::Expired,
+                };
+                rollback(Setback { reason, fence, output }).await;
+                Err(Error::Lost { names, reason })
+            }
+        }
+    }
+
+    /// Ends this user's term, and hands the claim to the next task of this client. What comes back has to be
+    /// given back to the store.
+    fn pass_on(&mut self) -> Option<crate::tenancy::Held> {
+        let baton = self.baton.take()?;
+        let tenancy = baton.held.tenancy().clone();
+        self.proof.term.over.store(true, Ordering::Release);
+        tenancy.over.notify_waiters();
+        let held = match &tenancy.room {
+            Some(key) => tenancy.client.hall.pass(key, baton),
+            None => Err(baton.held),
+        };
+        match held {
+            Ok(()) => {
+                self.report_released();
+                None
+            }
+            Err(held) => Some(held),
+        }
+    }
+
+    fn report_released(&self) {
+        let Term { tenancy, fence, since_ns, .. } = &*self.proof.term;
+        let held = Duration::from_nanos(tenancy.client.clock().now().as_ns().saturating_sub(*since_ns));
+        let names = tenancy.names().clone();
+        tenancy.client.events.emit(Event::Released { names, fence: *fence, held });
+    }
+}
+
+/// What a roll-back is told.
+#[derive(Debug)]
+pub struct Setback<T> {
+    /// Why the lease was lost.
+    pub reason: Loss,
+    /// The fence of the lost lease.
+    pub fence: Fence,
+    /// The work's output, where it came to its end; `None` where it was cancelled.
+    pub output: Option<T>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.baton.is_some()
+            && self.proof.loss().is_none()
+            && let Some(held) = self.pass_on()
+        {
+            drop(held);
+            self.report_released();
+        }
+    }
+}
+
+impl Deref for Lease {
+    type Target = Proof;
+
+    fn deref(&self) -> &Proof {
+        &self.proof
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("names", self.names())
+            .field("fence", &self.fence())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! Locks held on a lease, for processes on one machine or on many.
+//!
+//! You never *own* a lock in a distributed system: you hold it on a lease. The lease is renewed while you hold it,
+//! it ends at a deadline that this process can check by itself, and losing it is an event, never a silence.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! let locks = leasehold::connect("memory:").await?;
+//!
+//! let lease = locks.mutex("orders:42").lock().await?;
+//! // … the protected resource checks lease.fence() …
+//! lease.release().await?; // an error if it was no longer ours: roll back
+//!
+//! // Cancelled the moment the lease is lost:
+//! let total = locks.mutex("orders:42").run(|lease| async move { lease.fence().get() }).await?;
+//! # let _ = total; Ok(()) }
+//! ```
+//!
+//! # The tour
+//!
+//! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
+//! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
+//!   once. A [`Proof`] is the same without the right to let go.
+//! - [`Error`] keeps busy, lost, unreachable, unknown, unsupported and invalid apart.
+//! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
+//!   (names in the documentation of [`event`]).
+//! - [`blocking`] is the same for code that is not async.
+//! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
+//!   also the conformance suite and a wrapper that loses, delays and repeats.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod acquire;
+mod attempt;
+#[cfg(not(shuttle))]
+pub mod blocking;
+mod claim;
+pub mod clock;
+mod connect;
+mod error;
+pub mod event;
+mod fence;
+mod janitor;
+mod keeper;
+pub mod kinds;
+mod lease;
+mod locks;
+mod meeting;
+mod name;
+pub mod store;
+mod sync;
+mod tenancy;
+mod token;
+mod ttl;
+
+pub use claim::{
+    Acquired, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Permits, Released, Renewed, Share,
+    Status, Ticket, Wait, Waiter,
+};
+pub use clock::{Clock, Deadline};
+pub use connect::{Options, connect};
+pub use error::{Error, Result};
+pub use event::{Event, Loss};
+pub use fence::Fence;
+pub use kinds::mutex::Mutex;
+pub use lease::{Lease, Proof, Setback};
+pub use locks::Locks;
+pub use name::{IntoName, Name};
+pub use store::{Capabilities, Store};
+pub use token::{Owner, Token};
+pub use ttl::Ttl;

@@ -1,0 +1,152 @@
+//! `Locks`: the handle everything starts from. A client is one connection to a store, with its keeper, its
+//! janitor and its meeting.
+
+use std::fmt;
+
+use crate::acquire::Request;
+use crate::claim::{Evicted, Share, Status};
+use crate::clock::Clock;
+use crate::connect::Options;
+use crate::error::{Error, Result};
+use crate::event::Events;
+use crate::janitor::Janitor;
+use crate::keeper::Keeper;
+use crate::kinds::mutex::Mutex;
+use crate::meeting::Hall;
+use crate::name::{IntoName, Name};
+use crate::store::{Capabilities, Store};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, require_runtime};
+
+/// A client of a store: what [`connect`](crate::connect) gives.
+///
+/// Clones are the same client. Its tasks end when the last clone and the last lease are gone.
+#[derive(Clone)]
+pub struct Locks {
+    pub(crate) client: Arc<Client>,
+}
+
+pub(crate) struct Client {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) keeper: Keeper,
+    pub(crate) janitor: Janitor,
+    pub(crate) hall: Hall,
+    pub(crate) events: Events,
+    pub(crate) defaults: Options,
+    ids: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Locks {
+    /// A client over a store of your own, or over one that several clients of this process share.
+    ///
+    /// # Errors
+    /// Outside a tokio runtime.
+    pub fn over(store: Arc<dyn Store>, options: Options) -> Result<Self> {
+        require_runtime()?;
+        let events = Events::new(options.hook.clone());
+        let client = Client {
+            keeper: Keeper::start(store.clone()),
+            janitor: Janitor::start(store.clone(), events.clone()),
+            store,
+            hall: Hall::default(),
+            events,
+            defaults: options,
+            ids: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Locks { client: Arc::new(client) })
+    }
+
+    /// A lock that one holder at a time has.
+    ///
+    /// A name that is not valid is reported when the lock is asked for.
+    pub fn mutex(&self, name: impl IntoName) -> Mutex {
+        Mutex::new(self.client.clone(), name.into_name())
+    }
+
+    /// Who holds a name, who waits, and for how long; `None` where nobody does.
+    ///
+    /// # Cancel safety
+    /// Changes nothing; can be dropped at any time.
+    pub async fn inspect(&self, name: impl IntoName) -> Result<Option<Status>> {
+        let name: Name = name.into_name()?;
+        self.client.store.inspect(&name).await
+    }
+
+    /// The names in use that start with `prefix`, sorted, at most `limit` of them.
+    ///
+    /// # Cancel safety
+    /// Changes nothing; can be dropped at any time.
+    pub async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        self.client.store.list(prefix, limit).await
+    }
+
+    /// Takes a name from whoever holds it. The holder is told at its next renewal; the next fence is higher
+    /// than any before, so a resource that checks fences is safe at once.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    pub async fn evict(&self, name: impl IntoName) -> Result<Evicted> {
+        let name: Name = name.into_name()?;
+        self.client.store.evict(&name).await
+    }
+
+    /// What the store can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.client.store.capabilities()
+    }
+
+    /// Ends when everything that was dropped or cancelled so far has been given back to the store.
+    ///
+    /// # Cancel safety
+    /// Only waits; can be dropped at any time.
+    pub async fn settled(&self) {
+        self.client.janitor.done().await;
+    }
+
+    /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or
+    /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); new
+    /// requests are [`Error::Closed`]. Call it before a process ends: what is only dropped may not get out any more.
+    ///
+    /// # Cancel safety
+    /// The client is closed at once; dropping the future only stops the waiting.
+    pub async fn close(&self) {
+        self.client.closed.store(true, Ordering::Release);
+        self.client.keeper.close();
+        self.settled().await;
+    }
+}
+
+impl Client {
+    pub(crate) fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Refuses what this store cannot do, before anything is sent.
+    pub(crate) fn check(&self, request: &Request) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let can = self.store.capabilities();
+        let unsupported = |what, why| Err(Error::Unsupported { store: can.store, what, why });
+        match request.share {
+            Share::Shared if !can.shared => unsupported("shared locks", "it cannot count readers"),
+            Share::Permits(_) if !can.permits => unsupported("permits", "it cannot keep a limit"),
+            _ if request.names.only().is_none() && !can.several_names => {
+                unsupported("several names at once", "it cannot take them in one step")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").field("store", &self.client.store).finish_non_exhaustive()
+    }
+}
+

@@ -1,0 +1,137 @@
+//! `Name`: what is being protected.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// The name of a thing to protect, such as `orders:42`.
+///
+/// Invariants, checked once, here:
+/// - UTF-8, 1 to 255 bytes;
+/// - no control characters (they forge log lines and terminal output);
+/// - no braces (they are the hash tags of Redis Cluster);
+/// - no `.` or `..` between slashes (a name may become a path).
+///
+/// Cloning is cheap.
+///
+/// ```
+/// use leasehold::Name;
+///
+/// let name: Name = "orders:42".parse()?;
+/// assert_eq!(name.as_str(), "orders:42");
+/// assert!(Name::new("").is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// The most bytes a name may have.
+    pub const BYTES_MAX: usize = 255;
+
+    /// Checks the text and makes it a name.
+    pub fn new(text: impl AsRef<str>) -> Result<Self> {
+        let text = text.as_ref();
+        match fault(text) {
+            None => Ok(Name(text.into())),
+            Some(why) => Err(Error::invalid("name", text, why)),
+        }
+    }
+
+    /// Checks bytes from outside, which need not be UTF-8, and makes them a name.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Name::new(text),
+            Err(_) => Err(Error::invalid("name", String::from_utf8_lossy(bytes), "names are UTF-8")),
+        }
+    }
+
+    /// The text of the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn fault(text: &str) -> Option<&'static str> {
+    if text.is_empty() {
+        return Some("a name has at least one character");
+    }
+    if text.len() > Name::BYTES_MAX {
+        return Some("a name has at most 255 bytes; hash the longer part");
+    }
+    if text.chars().any(char::is_control) {
+        return Some("a name has no control characters");
+    }
+    if text.contains(['{', '}']) {
+        return Some("a name has no braces; they mean something to Redis Cluster");
+    }
+    if text.contains('/') && text.split('/').any(|part| part == "." || part == "..") {
+        return Some("`.` and `..` cannot stand between slashes; a name may become a path");
+    }
+    None
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Name::new(text)
+    }
+}
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({})", self.as_str())
+    }
+}
+
+/// What can be given where a name is wanted: text, which is checked when the lock is asked for, or a
+/// [`Name`], which is not checked again.
+pub trait IntoName {
+    /// The name, or what is wrong with it.
+    fn into_name(self) -> Result<Name>;
+}
+
+impl IntoName for Name {
+    fn into_name(self) -> Result<Name> {
+        Ok(self)
+    }
+}
+
+impl IntoName for &Name {
+    fn into_name(self) -> Result<Name> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoName for &str {
+    fn into_name(self) -> Result<Name> {
+        Name::new(self)
+    }
+}
+
+impl IntoName for &String {
+    fn into_name(self) -> Result<Name> {
+        Name::new(self)
+    }
+}
+
+impl IntoName for String {
+    fn into_name(self) -> Result<Name> {
+        Name::new(self)
+    }
+}

@@ -1,0 +1,489 @@
+//! `memory:`, the reference store: every promise in its plainest form.
+//!
+//! One mutex around two tables: who *holds* and who *waits*. A claim is *joined* to the line, then whoever
+//! stands first and fits is *admitted*, whoever called. Other stores do the same on a server.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::{Capabilities, Store};
+use crate::claim::{
+    Acquired, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Released, Renewed, Share, Status,
+    Ticket, Wait, Waiter,
+};
+use crate::clock::{Clock, Deadline};
+use crate::error::{Error, Result};
+use crate::event::Loss;
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::token::Token;
+use crate::ttl::Ttl;
+
+/// A store in this process's memory. Clients over clones of one `Arc<Memory>` exclude each other.
+#[derive(Debug)]
+pub struct Memory {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+impl Memory {
+    /// An empty store on this clock.
+    pub fn new(clock: Clock) -> Self {
+        Memory { clock, state: Mutex::default() }
+    }
+
+    /// Raises the last fence given, as if that many grants had been made.
+    #[cfg(any(feature = "testing", shuttle))]
+    pub fn preset_last_fence(&self, last: u64) {
+        let mut state = lock(&self.state);
+        state.last_fence = state.last_fence.max(last).min(Fence::MAX);
+    }
+
+    /// The state, with everything that ended by now taken out.
+    fn state(&self) -> (MutexGuard<'_, State>, Deadline) {
+        let mut state = lock(&self.state);
+        // Read under the lock, so that time does not go back between two calls.
+        let now = self.clock.now();
+        state.expire(now);
+        (state, now)
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        let token = &claim.ticket.token;
+        loop {
+            let (bell, look_again) = {
+                let (mut state, now) = self.state();
+                state.join(claim, now);
+                state.admit(&claim.ticket.names, now);
+                if let Some(grant) = state.rearm(token, claim.ttl, now) {
+                    return Ok(Acquired::Granted(grant));
+                }
+                if let Err(limit) = state.fences_left(claim.fences) {
+                    state.leave(token, now);
+                    return Err(limit);
+                }
+                let over = match claim.wait {
+                    Wait::Never => true,
+                    Wait::Until(deadline) => now >= deadline,
+                    Wait::Forever => false,
+                };
+                if over {
+                    state.leave(token, now);
+                    return Ok(Acquired::Busy(state.busy(&claim.ticket.names, now)));
+                }
+                state.bell(token, claim, now)
+            };
+            let look_again = match claim.wait {
+                Wait::Until(deadline) => look_again.min(deadline),
+                _ => look_again,
+            };
+            tokio::select! {
+                biased;
+                () = bell.notified() => {}
+                () = self.clock.sleep_until(look_again) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        let (mut state, now) = self.state();
+        due.iter()
+            .map(|(ticket, ttl)| {
+                let fence = state.holdings.get(&ticket.token).map(|holding| holding.fence);
+                if fence.is_none() || ticket.fence.is_some_and(|proven| fence != Some(proven)) {
+                    return Ok(Renewed::Lost(state.why_gone(&ticket.names)));
+                }
+                match state.rearm(&ticket.token, *ttl, now) {
+                    Some(grant) => Ok(Renewed::Until(grant.valid_until)),
+                    None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
+                }
+            })
+            .collect()
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        let (mut state, now) = self.state();
+        match state.let_go(&ticket.token) {
+            Some(holding) => {
+                state.admit(&holding.ticket.names, now);
+                Ok(Released::Released)
+            }
+            None => {
+                state.leave(&ticket.token, now);
+                Ok(Released::NotHeld)
+            }
+        }
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        let (mut state, now) = self.state();
+        let Some(holding) = state.holdings.get(&ticket.token) else { return Ok(Converted::NotHeld) };
+        let names = holding.ticket.names.clone();
+        if !names.into_iter().all(|name| state.fits(name, to, Some(&ticket.token))) {
+            return Ok(Converted::Refused);
+        }
+        // A reader that becomes a writer is a new writer: its fence is above every fence before.
+        let fence = match to {
+            Share::Exclusive => Some(state.next_fences(1)?),
+            _ => None,
+        };
+        let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
+        holding.ticket.share = to;
+        if let Some(fence) = fence {
+            (holding.fence, holding.fences) = (fence, 1);
+        }
+        let grant = holding.grant();
+        state.admit(&names, now);
+        Ok(Converted::Converted(grant))
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        let (state, now) = self.state();
+        Ok(state.names.contains_key(name).then(|| state.status(name, now)))
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        let (state, now) = self.state();
+        let in_use = state.names.keys().filter(|name| name.as_str().starts_with(prefix));
+        Ok(in_use.take(limit).map(|name| state.status(name, now)).collect())
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        let (mut state, now) = self.state();
+        state.next_fences(1)?;
+        let tokens: Vec<Token> = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
+        let mut holders = Vec::new();
+        for token in tokens {
+            // All of a claim or none: a lease over several names cannot go on without one of them.
+            if let Some(holding) = state.let_go(&token) {
+                holders.push(token.owner());
+                state.admit(&holding.ticket.names, now);
+            }
+        }
+        Ok(Evicted { holders })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fenced: true,
+            fence_blocks: true,
+            fair: true,
+            shared: true,
+            permits: true,
+            several_names: true,
+            conversions: true,
+            pushed: true,
+            ..Capabilities::none("memory")
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+/// Invariants:
+/// - a token holds or waits, never both;
+/// - a holding is listed at each of its names, an entry in line at each of its names;
+/// - a name with neither holder nor line is not kept;
+/// - `last_fence` is at least every fence ever given.
+#[derive(Debug, Default)]
+struct State {
+    names: BTreeMap<Name, Place>,
+    holdings: HashMap<Token, Holding>,
+    line: BTreeMap<u64, Entry>,
+    arrivals: HashMap<Token, u64>,
+    expiries: BTreeSet<(Deadline, Token)>,
+    last_arrival: u64,
+    last_fence: u64,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    holders: Vec<Token>,
+    /// Arrival numbers, so first come is first here.
+    line: BTreeSet<u64>,
+    /// How many in line may pass others; without them the first who does not fit ends the search.
+    barging: usize,
+}
+
+#[derive(Debug)]
+struct Holding {
+    ticket: Ticket,
+    fence: Fence,
+    fences: u16,
+    expires: Deadline,
+    drift: Duration,
+}
+
+#[derive(Debug)]
+struct Entry {
+    ticket: Ticket,
+    ttl: Ttl,
+    fences: u16,
+    /// Past this the waiter counts as gone. It shows itself every third of its TTL.
+    shows_until: Deadline,
+    bell: Arc<Notify>,
+}
+
+impl Holding {
+    /// The store shares its clients' clock, so it knows the moment of the grant and need not count from the
+    /// request.
+    fn grant(&self) -> Grant {
+        Grant { fence: self.fence, fences: self.fences, valid_until: self.expires.minus(self.drift) }
+    }
+}
+
+impl State {
+    /// Puts a newcomer at the end of the line; one who waits shows itself; one who holds is left alone.
+    fn join(&mut self, claim: &Claim, now: Deadline) {
+        let Ticket { token, names, share, .. } = &claim.ticket;
+        if self.holdings.contains_key(token) {
+            return;
+        }
+        let shows_until = now.plus(claim.ttl.as_duration());
+        if let Some(entry) = self.arrivals.get(token).and_then(|arrival| self.line.get_mut(arrival)) {
+            entry.shows_until = shows_until;
+            return;
+        }
+        self.last_arrival += 1;
+        let arrival = self.last_arrival;
+        for name in names {
+            let place = self.names.entry(name.clone()).or_default();
+            place.line.insert(arrival);
+            place.barging += usize::from(may_barge(*share));
+        }
+        self.arrivals.insert(token.clone(), arrival);
+        let (ticket, ttl, fences) = (claim.ticket.clone(), claim.ttl, claim.fences.max(1));
+        self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, bell: Arc::default() });
+    }
+
+    /// Serves the lines at these names, and at every name this frees in turn.
+    /// At the fence limit nobody is admitted; whoever asks is told so.
+    fn admit(&mut self, names: &Names, now: Deadline) {
+        let mut todo: Vec<Name> = names.into_iter().cloned().collect();
+        while let Some(name) = todo.pop() {
+            let mut passed = 0;
+            while let Some(arrival) = self.next_in_line(&name, passed) {
+                passed = arrival;
+                let Some(entry) = self.line.get(&arrival) else { break };
+                let share = entry.ticket.share;
+                let absent = entry.shows_until <= now;
+                if !absent && !self.may_enter(arrival) {
+                    if self.names.get(&name).is_none_or(|place| place.barging == 0) {
+                        break;
+                    }
+                    continue;
+                }
+                let fence = match absent {
+                    true => None,
+                    false => match self.next_fences(entry.fences) {
+                        Ok(fence) => Some(fence),
+                        Err(_) => break,
+                    },
+                };
+                let Some(entry) = self.step_out(arrival) else { break };
+                let others = entry.ticket.names.into_iter().filter(|other| **other != name);
+                todo.extend(others.cloned());
+                if let Some(fence) = fence {
+                    self.hold(entry, fence, now);
+                }
+                if share == Share::Exclusive && fence.is_some() {
+                    break;
+                }
+            }
+            self.tidy(&name);
+        }
+    }
+
+    fn next_in_line(&self, name: &Name, after: u64) -> Option<u64> {
+        self.names.get(name)?.line.range(after + 1..).next().copied()
+    }
+
+    /// First in line at each of its names (or free to barge), and fitting beside who holds them.
+    fn may_enter(&self, arrival: u64) -> bool {
+        let Some(Entry { ticket, .. }) = self.line.get(&arrival) else { return false };
+        ticket.names.into_iter().all(|name| {
+            let first = self.names.get(name).is_some_and(|place| place.line.first() == Some(&arrival));
+            (first || may_barge(ticket.share)) && self.fits(name, ticket.share, None)
+        })
+    }
+
+    /// Whether this share fits beside the holders of a name (but for one of them).
+    fn fits(&self, name: &Name, share: Share, except: Option<&Token>) -> bool {
+        let Some(place) = self.names.get(name) else { return true };
+        let mut held = place
+            .holders
+            .iter()
+            .filter(|token| Some(*token) != except)
+            .filter_map(|token| Some(self.holdings.get(token)?.ticket.share));
+        match share {
+            Share::Exclusive => held.next().is_none(),
+            Share::Shared => held.all(|other| other == Share::Shared),
+            Share::Permits(permits) => held
+                .try_fold(permits.take(), |used, other| match other {
+                    Share::Permits(other) => used.checked_add(other.take()),
+                    _ => None,
+                })
+                .is_some_and(|used| used <= permits.limit()),
+        }
+    }
+
+    fn hold(&mut self, entry: Entry, fence: Fence, now: Deadline) {
+        let Entry { ticket, ttl, fences, bell, .. } = entry;
+        for name in &ticket.names {
+            self.names.entry(name.clone()).or_default().holders.push(ticket.token.clone());
+        }
+        let expires = now.plus(ttl.as_duration());
+        self.expiries.insert((expires, ticket.token.clone()));
+        let token = ticket.token.clone();
+        self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift: ttl.drift() });
+        bell.notify_one();
+    }
+
+    /// Moves a holder's expiry on, never back.
+    fn rearm(&mut self, token: &Token, ttl: Ttl, now: Deadline) -> Option<Grant> {
+        let holding = self.holdings.get_mut(token)?;
+        let expires = now.plus(ttl.as_duration());
+        if expires > holding.expires {
+            self.expiries.remove(&(holding.expires, token.clone()));
+            self.expiries.insert((expires, token.clone()));
+            (holding.expires, holding.drift) = (expires, ttl.drift());
+        }
+        Some(holding.grant())
+    }
+
+    /// Takes a holding out. Whoever calls this admits the next.
+    fn let_go(&mut self, token: &Token) -> Option<Holding> {
+        let holding = self.holdings.remove(token)?;
+        self.expiries.remove(&(holding.expires, token.clone()));
+        for name in &holding.ticket.names {
+            if let Some(place) = self.names.get_mut(name) {
+                place.holders.retain(|holder| holder != token);
+            }
+        }
+        Some(holding)
+    }
+
+    /// Leaves the line, and lets those behind move up.
+    fn leave(&mut self, token: &Token, now: Deadline) {
+        let arrival = self.arrivals.get(token).copied();
+        if let Some(entry) = arrival.and_then(|arrival| self.step_out(arrival)) {
+            self.admit(&entry.ticket.names, now);
+        }
+    }
+
+    fn step_out(&mut self, arrival: u64) -> Option<Entry> {
+        let entry = self.line.remove(&arrival)?;
+        self.arrivals.remove(&entry.ticket.token);
+        for name in &entry.ticket.names {
+            let Some(place) = self.names.get_mut(name) else { continue };
+            let was_first = place.line.first() == Some(&arrival);
+            place.line.remove(&arrival);
+            place.barging -= usize::from(may_barge(entry.ticket.share));
+            // The new first in line is the one who watches the holder's expiry.
+            if let Some(first) = place.line.first().filter(|_| was_first).and_then(|it| self.line.get(it)) {
+                first.bell.notify_one();
+            }
+        }
+        Some(entry)
+    }
+
+    /// What a waiter listens to, and when it looks by itself: every third of its TTL, to show itself, and
+    /// (if it is first) when a holder in its way expires.
+    fn bell(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
+        let shows = now.plus(claim.ttl.third());
+        let Some(arrival) = self.arrivals.get(token) else { return (Arc::default(), now) };
+        let bell = self.line.get(arrival).map(|entry| entry.bell.clone()).unwrap_or_default();
+        let places = claim.ticket.names.into_iter().filter_map(|name| self.names.get(name));
+        let expiry = places
+            .filter(|place| place.line.first() == Some(arrival) || may_barge(claim.ticket.share))
+            .flat_map(|place| &place.holders)
+            .filter_map(|holder| Some(self.holdings.get(holder)?.expires))
+            .min();
+        (bell, expiry.map_or(shows, |expiry| expiry.min(shows)))
+    }
+
+    /// Takes out holders whose time is over, and admits those who waited for them.
+    fn expire(&mut self, now: Deadline) {
+        while let Some((expires, token)) = self.expiries.first().cloned() {
+            if expires > now {
+                break;
+            }
+            if let Some(holding) = self.let_go(&token) {
+                self.admit(&holding.ticket.names, now);
+            }
+        }
+    }
+
+    /// The first of so many new fences.
+    fn next_fences(&mut self, count: u16) -> Result<Fence> {
+        self.fences_left(count)?;
+        let first = Fence::new(self.last_fence + 1)?;
+        self.last_fence += u64::from(count);
+        Ok(first)
+    }
+
+    fn fences_left(&self, count: u16) -> Result<()> {
+        if Fence::MAX - self.last_fence >= u64::from(count) {
+            return Ok(());
+        }
+        Err(Error::Refused { store: "memory", why: "the fence is at its limit of 2^63 - 1".into() })
+    }
+
+    fn why_gone(&self, names: &Names) -> Loss {
+        let taken =
+            |name: &Name| self.names.get(name).is_some_and(|place| !place.holders.is_empty());
+        if names.into_iter().any(taken) { Loss::Taken } else { Loss::Deleted }
+    }
+
+    fn busy(&self, names: &Names, now: Deadline) -> Busy {
+        let mut places = names.into_iter().filter_map(|name| self.names.get(name)).peekable();
+        let waiters = places.peek().map_or(0, |place| place.line.len());
+        let holding = places.flat_map(|place| &place.holders).find_map(|token| self.holdings.get(token));
+        Busy {
+            holder: holding.map(|holding| holding.ticket.token.owner()),
+            remaining: holding.map(|holding| holding.expires.since(now)),
+            waiters,
+        }
+    }
+
+    fn status(&self, name: &Name, now: Deadline) -> Status {
+        let place = self.names.get(name);
+        let holders = place.into_iter().flat_map(|place| &place.holders);
+        let waiters = place.into_iter().flat_map(|place| &place.line);
+        Status {
+            name: name.clone(),
+            holders: holders
+                .filter_map(|token| self.holdings.get(token))
+                .map(|holding| Holder {
+                    owner: holding.ticket.token.owner(),
+                    share: holding.ticket.share,
+                    fence: Some(holding.fence),
+                    remaining: holding.expires.since(now),
+                })
+                .collect(),
+            waiters: waiters
+                .filter_map(|arrival| self.line.get(arrival))
+                .map(|entry| Waiter { owner: entry.ticket.token.owner(), share: entry.ticket.share })
+                .collect(),
+        }
+    }
+
+    fn tidy(&mut self, name: &Name) {
+        if self.names.get(name).is_some_and(|place| place.holders.is_empty() && place.line.is_empty()) {
+            self.names.remove(name);
+        }
+    }
+}
+
+fn may_barge(share: Share) -> bool {
+    matches!(share, Share::Permits(permits) if permits.is_barging())
+}

@@ -1,0 +1,129 @@
+//! The `Store` trait: where claims are decided. One module a store.
+
+#[cfg(any(feature = "testing", shuttle))]
+pub mod conformance;
+#[cfg(any(feature = "testing", shuttle))]
+pub mod faulty;
+pub mod memory;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::claim::{
+    Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket,
+};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::name::Name;
+use crate::ttl::Ttl;
+
+/// Where claims are decided.
+///
+/// The trait is the implementor's minimum: no method has a default. Renewal in time, loss, clean-up and the
+/// local queue are the client's work ([`Locks`](crate::Locks)), the same over every store.
+///
+/// # Contract
+///
+/// **Atomic.** Each call decides and acts in one step: there is no moment at which a crash leaves a claim
+/// without an expiry, or at which a check and what follows from it come apart.
+///
+/// **Time.** A `valid_until` is counted on [`clock`](Store::clock) from before the request that proves it was
+/// sent, plus [`Ttl::validity`]. Neither renewal nor a repeated acquire ever shortens a claim.
+///
+/// **Bounded.** Each call ends within the store's own operation time-out (an acquire: beyond its wait).
+///
+/// **Errors.** [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) says whether the request may
+/// have been executed. Every other error is definite: nothing changed.
+///
+/// **Idempotent.** A repeated acquire of a token that holds gives the same fences and re-arms the expiry; of
+/// a token that waits, goes on waiting in the same place. A repeated release says `NotHeld`. Once a release
+/// has been sent for a token, the client never uses that token again.
+///
+/// **Dropped futures.** Dropping a call's future leaves its outcome unknown; the client then releases the
+/// ticket, so a store need not clean up by itself. A future that is dropped after others joined the same
+/// queue must not block them.
+///
+/// **Late requests.** A request may be executed at most [`Capabilities::late_window`] after its future ended.
+///
+/// **Order.** A store that is `fair` never lets a newcomer pass a live waiter. A waiter whose future is not
+/// polled for longer than its TTL may be passed over. Every wake-up has a poll behind it, at most a third of
+/// the claim's TTL away.
+#[async_trait]
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Asks for a claim; waits for it as long as `claim.wait` says. After `Busy` nothing is left of it.
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired>;
+
+    /// Renews held claims: as many answers as there are tickets, in the same order. A claim that is gone is
+    /// `Lost`, never made again. An `Err` is unknown for that claim alone.
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>>;
+
+    /// Gives up a claim, whether held or waiting.
+    async fn release(&self, ticket: &Ticket) -> Result<Released>;
+
+    /// Changes the share of a held claim without a gap. It never waits: what does not fit is `Refused`.
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted>;
+
+    /// How things stand with a name; `None` where nobody holds it or waits.
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>>;
+
+    /// The names in use that start with `prefix`, sorted, at most `limit` of them.
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>>;
+
+    /// An operator's forced release. The next fence is higher than any before, even if nobody held it.
+    async fn evict(&self, name: &Name) -> Result<Evicted>;
+
+    /// What this store can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The clock its deadlines are on.
+    fn clock(&self) -> &Clock;
+}
+
+/// What a store can do. What it cannot, it says here, and answers `Unsupported` when asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The store's name, as in its URL.
+    pub store: &'static str,
+    /// Grants carry fences that only rise.
+    pub fenced: bool,
+    /// A claim may ask for several fences at once.
+    pub fence_blocks: bool,
+    /// First come, first served.
+    pub fair: bool,
+    /// `Share::Shared`.
+    pub shared: bool,
+    /// `Share::Permits`.
+    pub permits: bool,
+    /// Claims over several names, all or none.
+    pub several_names: bool,
+    /// `convert`.
+    pub conversions: bool,
+    /// A release wakes the next waiter; it does not wait for a poll.
+    pub pushed: bool,
+    /// Claims outlive the process that made them.
+    pub outlives_process: bool,
+    /// How long after its future ended a request may still be executed.
+    pub late_window: Duration,
+}
+
+impl Capabilities {
+    /// A store that can do nothing beyond exclusive claims of one name; turn on what yours can.
+    pub fn none(store: &'static str) -> Self {
+        Capabilities {
+            store,
+            fenced: false,
+            fence_blocks: false,
+            fair: false,
+            shared: false,
+            permits: false,
+            several_names: false,
+            conversions: false,
+            pushed: false,
+            outlives_process: false,
+            late_window: Duration::ZERO,
+        }
+    }
+}

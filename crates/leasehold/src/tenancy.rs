@@ -1,0 +1,299 @@
+//! `Tenancy`: one grant of the store as this client keeps it, through renewals and local passes, to its end.
+//!
+//! A [`Lease`](crate::Lease) is what a *user* holds; a tenancy is what the *client* holds. Tasks of one client
+//! may have one lease after the other under the same tenancy (see `meeting.rs`). `Held` is its one owner: where
+//! it is dropped, the claim is withdrawn. Everything else only watches.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::claim::{Grant, Names, Released, Renewed, Ticket};
+use crate::clock::{Clock, Deadline};
+use crate::error::{Error, Result};
+use crate::event::{Event, Loss};
+use crate::fence::Fence;
+use crate::janitor::Errand;
+use crate::locks::Client;
+use crate::meeting::Key;
+use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::ttl::Ttl;
+
+/// Invariants:
+/// - `end` is set once, and then for ever; whoever sets it has what follows from it to do;
+/// - `valid_until` never moves back, never beyond `hold_end`, and not at all after the end;
+/// - nothing is valid at or past `valid_until`, whether or not anybody has noticed.
+pub(crate) struct Tenancy {
+    pub(crate) id: u64,
+    pub(crate) client: Arc<Client>,
+    pub(crate) ticket: Ticket,
+    pub(crate) fence: Fence,
+    pub(crate) granted_at: Deadline,
+    /// The room at the meeting whose seat this tenancy takes, if it does.
+    pub(crate) room: Option<Key>,
+    /// Whether the keeper renews it.
+    pub(crate) renews: bool,
+    /// `max_hold` in force: past this it is lost.
+    hold_end: Deadline,
+    ttl_ms: AtomicU64,
+    valid_until_ns: AtomicU64,
+    /// 0 while it lasts, then the code of a `Loss`.
+    end: AtomicU8,
+    /// A renewal has been sent and not answered.
+    unanswered: AtomicBool,
+    /// Some user has it in hand. A lease that was passed on but not yet picked up is not renewed: if its
+    /// taker is never polled again, the TTL must end it.
+    in_hand: AtomicBool,
+    /// Where it stands in the keeper's book; only touched under the book's lock.
+    pub(crate) due_ns: AtomicU64,
+    /// Rings at the end of the tenancy, and of each lease under it.
+    pub(crate) over: Notify,
+}
+
+/// How a tenancy is to be kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Ttl,
+    pub(crate) renews: bool,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl Tenancy {
+    fn clock(&self) -> &Clock {
+        self.client.clock()
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.ticket.names
+    }
+
+    pub(crate) fn ttl(&self) -> Ttl {
+        Ttl::new(Duration::from_millis(self.ttl_ms.load(Ordering::Acquire))).unwrap_or_default()
+    }
+
+    pub(crate) fn valid_until(&self) -> Deadline {
+        Deadline::from_ns(self.valid_until_ns.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.end() {
+            None => self.valid_until().since(self.clock().now()),
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn is_capped(&self) -> bool {
+        self.valid_until() >= self.hold_end
+    }
+
+    /// How it ended, if anybody has said so.
+    pub(crate) fn end(&self) -> Option<Loss> {
+        Loss::from_code(self.end.load(Ordering::Acquire))
+    }
+
+    /// How it ended, if it has. Looking is enough to notice: past the deadline the first look declares the
+    /// loss, so that no later look can find it valid again.
+    pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
+        if let Some(loss) = self.end() {
+            return Some(loss);
+        }
+        let now = self.clock().now();
+        if now < self.valid_until() {
+            return None;
+        }
+        let loss = if now >= self.hold_end {
+            Loss::HoldLimit
+        } else if self.unanswered.load(Ordering::Acquire) {
+            Loss::Unreachable
+        } else {
+            Loss::Expired
+        };
+        self.client.keeper.declare(self, loss);
+        self.end()
+    }
+
+    /// Ends it. True for the one caller whose reason counts.
+    pub(crate) fn finish(&self, loss: Loss) -> bool {
+        self.end.compare_exchange(0, loss.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    pub(crate) fn set_unanswered(&self, unanswered: bool) {
+        self.unanswered.store(unanswered, Ordering::Release);
+    }
+
+    pub(crate) fn is_in_hand(&self) -> bool {
+        self.in_hand.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_in_hand(&self, in_hand: bool) {
+        self.in_hand.store(in_hand, Ordering::Release);
+    }
+
+    /// Takes the store's answer to a renewal.
+    pub(crate) fn renewed(self: &Arc<Self>, answer: Renewed) {
+        match answer {
+            Renewed::Until(deadline) => {
+                self.set_unanswered(false);
+                self.valid_until_ns.fetch_max(deadline.min(self.hold_end).as_ns(), Ordering::AcqRel);
+            }
+            Renewed::Lost(loss) => self.client.keeper.declare(self, loss),
+        }
+    }
+
+    /// Renews now, for this TTL from now on.
+    pub(crate) async fn extend(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
+        if let Some(reason) = self.loss() {
+            return Err(self.lost(reason));
+        }
+        let due = [(self.ticket.clone(), ttl)];
+        let answer = self.client.store.renew(&due).await.into_iter().next();
+        match answer {
+            Some(Ok(answer)) => {
+                // A deadline that passed meanwhile is a loss, however kind the answer.
+                if self.loss().is_none() {
+                    self.renewed(answer);
+                    self.ttl_ms.store(ttl.as_ms(), Ordering::Release);
+                    self.client.keeper.reschedule(self);
+                }
+                self.loss().map_or(Ok(()), |reason| Err(self.lost(reason)))
+            }
+            failure => {
+                let why = failure.and_then(Result::err).map_or("no answer".into(), |error| error.to_string());
+                Err(Error::Unknown { names: self.names().clone(), what: "extend", why })
+            }
+        }
+    }
+
+    pub(crate) fn lost(&self, reason: Loss) -> Error {
+        Error::Lost { names: self.names().clone(), reason }
+    }
+
+    fn errand(&self, late: bool) -> Errand {
+        Errand { ticket: self.ticket.clone(), ttl: self.ttl(), late }
+    }
+
+    /// Has the claim withdrawn in the background.
+    pub(crate) fn withdraw(&self) {
+        self.client.janitor.withdraw(self.errand(self.unanswered.load(Ordering::Acquire)));
+    }
+}
+
+/// The one owner of a tenancy.
+pub(crate) struct Held {
+    tenancy: Arc<Tenancy>,
+}
+
+impl Held {
+    /// Takes a grant into the keeper's care.
+    pub(crate) fn new(
+        client: &Arc<Client>,
+        ticket: Ticket,
+        grant: Grant,
+        terms: Terms,
+        room: Option<Key>,
+    ) -> Self {
+        let granted_at = client.clock().now();
+        let hold_end = terms.max_hold.map_or(Deadline::FAR, |max_hold| granted_at.plus(max_hold));
+        let tenancy = Arc::new(Tenancy {
+            id: client.next_id(),
+            client: client.clone(),
+            ticket: Ticket { fence: Some(grant.fence), ..ticket },
+            fence: grant.fence,
+            granted_at,
+            room,
+            renews: terms.renews,
+            hold_end,
+            ttl_ms: AtomicU64::new(terms.ttl.as_ms()),
+            valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
+            end: AtomicU8::new(0),
+            unanswered: AtomicBool::new(false),
+            in_hand: AtomicBool::new(true),
+            due_ns: AtomicU64::new(0),
+            over: Notify::new(),
+        });
+        client.keeper.keep(&tenancy);
+        Held { tenancy }
+    }
+
+    pub(crate) fn tenancy(&self) -> &Arc<Tenancy> {
+        &self.tenancy
+    }
+
+    /// Gives the claim back to the store.
+    pub(crate) async fn release(self) -> Result<()> {
+        let tenancy = self.tenancy.clone();
+        if !tenancy.finish(Loss::Released) {
+            let reason = tenancy.end().unwrap_or(Loss::Expired);
+            return Err(tenancy.lost(reason));
+        }
+        tenancy.client.keeper.forget(&tenancy);
+        let unsettled = Unsettled { tenancy: &tenancy, vacated: false, answered: false };
+        unsettled.release().await
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.tenancy.finish(Loss::Released) {
+            self.tenancy.client.keeper.forget(&self.tenancy);
+            self.tenancy.withdraw();
+            self.tenancy.client.hall.vacate(&self.tenancy);
+        }
+    }
+}
+
+/// A release on its way: wherever it is dropped, the janitor finishes it and the seat is free.
+struct Unsettled<'a> {
+    tenancy: &'a Tenancy,
+    vacated: bool,
+    answered: bool,
+}
+
+impl Unsettled<'_> {
+    async fn release(mut self) -> Result<()> {
+        let tenancy = self.tenancy;
+        let mut call = pin!(tenancy.client.store.release(&tenancy.ticket));
+        let first = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        // The next local task may ask now: its request follows ours.
+        self.vacate();
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => call.await,
+        };
+        match answer {
+            Ok(Released::Released) => {
+                self.answered = true;
+                Ok(())
+            }
+            Ok(Released::NotHeld) => {
+                self.answered = true;
+                let held = tenancy.clock().now().since(tenancy.granted_at);
+                let (names, fence, reason) = (tenancy.names().clone(), tenancy.fence, Loss::Deleted);
+                tenancy.client.events.emit(Event::Lost { names, fence, reason, held });
+                Err(tenancy.lost(Loss::Deleted))
+            }
+            Err(error) => Err(Error::Unknown {
+                names: tenancy.names().clone(),
+                what: "release",
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    fn vacate(&mut self) {
+        if !std::mem::replace(&mut self.vacated, true) {
+            self.tenancy.client.hall.vacate(self.tenancy);
+        }
+    }
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.tenancy.withdraw();
+        }
+        self.vacate();
+    }
+}

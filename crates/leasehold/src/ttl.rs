@@ -1,0 +1,89 @@
+//! `Ttl`: how long a lease lives without renewal.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, Result, Short};
+
+/// How long a lease lives in the store after its last renewal.
+///
+/// Invariants, checked once, here:
+/// - whole milliseconds (a fraction is cut off, so client and store count the same);
+/// - at least 10 ms (below that the drift allowance eats it) and at most 366 days.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::Ttl;
+///
+/// let ttl = Ttl::new(Duration::from_secs(10))?;
+/// assert_eq!(ttl.drift(), Duration::from_millis(102));
+/// assert!(Ttl::new(Duration::ZERO).is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl {
+    ms: u64,
+}
+
+impl Ttl {
+    /// The shortest TTL.
+    pub const MIN: Ttl = Ttl { ms: 10 };
+    /// The longest TTL.
+    pub const MAX: Ttl = Ttl { ms: 366 * 24 * 3_600 * 1_000 };
+    /// What is used where nothing is said: 30 s.
+    pub const DEFAULT: Ttl = Ttl { ms: 30_000 };
+
+    /// Checks the duration and makes it a TTL.
+    pub fn new(duration: Duration) -> Result<Self> {
+        let ms = duration.as_millis();
+        if (u128::from(Ttl::MIN.ms)..=u128::from(Ttl::MAX.ms)).contains(&ms) {
+            Ok(Ttl { ms: ms as u64 })
+        } else {
+            let why = "a TTL lies between 10 ms and 366 days (to hold longer, let the lease be renewed)";
+            Err(Error::invalid("TTL", Short(duration).to_string(), why))
+        }
+    }
+
+    /// The TTL in milliseconds.
+    pub fn as_ms(self) -> u64 {
+        self.ms
+    }
+
+    /// The TTL as a duration.
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(self.ms)
+    }
+
+    /// What clocks may differ by over one TTL: 1 % of it, and 2 ms.
+    pub fn drift(self) -> Duration {
+        self.as_duration() / 100 + Duration::from_millis(2)
+    }
+
+    /// How long a holder may believe in a grant, counted from before the request: the TTL less drift.
+    pub fn validity(self) -> Duration {
+        self.as_duration() - self.drift()
+    }
+
+    /// A third of the TTL: when a lease is renewed, and how often a waiter shows itself.
+    pub fn third(self) -> Duration {
+        self.as_duration() / 3
+    }
+}
+
+impl Default for Ttl {
+    fn default() -> Self {
+        Ttl::DEFAULT
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Short(self.as_duration()).fmt(f)
+    }
+}
+
+impl fmt::Debug for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ttl({} ms)", self.ms)
+    }
+}
