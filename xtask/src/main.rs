@@ -1,1 +1,48 @@
-fn main(){}
+//! `cargo xtask`: what is done to this repository. Arguments → command → one exit.
+
+mod args;
+mod cargo;
+mod deny;
+mod programs;
+mod report;
+mod steps;
+mod tally;
+
+use std::process::ExitCode;
+
+use crate::args::{Asked, USAGE};
+
+/// What went wrong, as a sentence for people.
+type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    // Lossy is good enough: a filter that is not UTF-8 matches no test.
+    let args: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    let asked = match args::parse(&args) {
+        Ok(asked) => asked,
+        Err(why) => {
+            eprintln!("{why}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match asked {
+        Asked::Help => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        Asked::Test { only } => steps::test(only),
+        Asked::Soak { filter } => steps::soak(filter.as_deref()),
+        Asked::Bench { filter } => steps::bench(filter.as_deref()),
+        Asked::Deny => deny::check(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("\n{why}");
+            ExitCode::FAILURE
+        }
+    }
+}

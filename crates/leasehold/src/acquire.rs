@@ -140,7 +140,8 @@ async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
     Ok(Busy {
         holder: holder.map(|holder| holder.owner.clone()),
         remaining: holder.map(|holder| holder.remaining),
-        waiters: status.waiters.len(),
+        // Our own place in line may still be among them.
+        waiters: 0,
     })
 }
 

@@ -239,7 +239,7 @@ pub enum Released {
 /// The answer to a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Converted {
-    /// The claim has the new share. A claim that became exclusive has a new fence.
+    /// The claim has the share that was asked for; if that is a change, with a new fence.
     Converted(Grant),
     /// Others are in the way; the claim is as it was.
     Refused,

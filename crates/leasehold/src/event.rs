@@ -70,11 +70,6 @@ impl Loss {
         }
     }
 
-    /// Whether the store may still have the claim, so that it has to be withdrawn.
-    pub(crate) fn may_remain(self) -> bool {
-        !matches!(self, Loss::Taken | Loss::Deleted)
-    }
-
     /// 1 and up; 0 is left for "not lost".
     pub(crate) fn code(self) -> u8 {
         Loss::ALL.iter().position(|loss| *loss == self).map_or(0, |i| i as u8 + 1)

@@ -78,9 +78,7 @@ impl Keeper {
             return;
         }
         self.forget(tenancy);
-        if reason.may_remain() {
-            tenancy.withdraw();
-        }
+        tenancy.withdraw();
         tenancy.client.hall.vacate(tenancy);
         tenancy.over.notify_waiters();
         tenancy.client.events.emit(Event::Lost {
@@ -275,10 +273,11 @@ fn try_again_at(tenancy: &Tenancy, now: Deadline) -> Deadline {
     now.plus(jittered(pause, tenancy)).min(tenancy.valid_until())
 }
 
-/// ± 10 %, different for each lease and each of its deadlines, without a random source: the same run gives the
-/// same times, and 100,000 leases taken together still spread out.
+/// ± 10 %, different for each lease and each time, without a random source: the same run gives the same times, and
+/// 100,000 leases taken together still spread out.
 fn jittered(duration: Duration, tenancy: &Tenancy) -> Duration {
-    let mut x = tenancy.fence.get() ^ tenancy.valid_until().as_ns().rotate_left(32);
+    let times = tenancy.times_jittered.fetch_add(1, Ordering::Relaxed);
+    let mut x = tenancy.fence.get() ^ times.rotate_left(32);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let per_mille = 900 + ((x ^ (x >> 31)) % 201) as u32;

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::claim::Names;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
 use crate::fence::Fence;
@@ -124,6 +125,10 @@ impl Lease {
         let since_ns = tenancy.client.clock().now().as_ns();
         let term = Term { tenancy, fence: baton.fence, since_ns, over: AtomicBool::new(false) };
         Lease { proof: Proof { term: Arc::new(term) }, baton: Some(baton) }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        self.proof.term.tenancy.client.clock()
     }
 
     /// A proof for other tasks to watch.

@@ -170,7 +170,7 @@ impl Hall {
         drop(rooms);
         // Outside the lock: a request that nobody goes on with is withdrawn where it is dropped.
         drop(request);
-        waker.map(Waker::wake);
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Hands the lease to the next in line; gives it back where there is none, or where it is time that other
@@ -221,7 +221,7 @@ impl Hall {
         };
         drop(rooms);
         drop(baton);
-        waker.map(Waker::wake);
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Tenancy {
     in_hand: AtomicBool,
     /// Where it stands in the keeper's book; only touched under the book's lock.
     pub(crate) due_ns: AtomicU64,
+    /// How often the keeper has drawn a jitter for it.
+    pub(crate) times_jittered: AtomicU64,
     /// Rings at the end of the tenancy, and of each lease under it.
     pub(crate) over: Notify,
 }
@@ -211,6 +213,7 @@ impl Held {
             unanswered: AtomicBool::new(false),
             in_hand: AtomicBool::new(true),
             due_ns: AtomicU64::new(0),
+            times_jittered: AtomicU64::new(0),
             over: Notify::new(),
         });
         client.keeper.keep(&tenancy);

@@ -1,1 +1,288 @@
-//! f
+//! A store that behaves like one behind a bad network: it delays, loses requests, loses replies and repeats
+//! requests, by a seeded plan. The same seed over the same calls gives the same faults and the same trace.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use super::{Capabilities, Store};
+use crate::claim::{Acquired, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket};
+use crate::clock::{Clock, Deadline};
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
+use crate::ttl::Ttl;
+
+/// What goes wrong, and how often.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Decides everything.
+    pub seed: u64,
+    /// The longest delay of a request, of a reply, and of a duplicate.
+    pub delay_max: Duration,
+    /// When the caller of a lost request or reply is told that there was no answer.
+    pub timeout: Duration,
+    /// Of 1,000 requests, how many never arrive.
+    pub lost_requests: u16,
+    /// Of 1,000 requests, how many replies never arrive.
+    pub lost_replies: u16,
+    /// Of 1,000 requests, how many are executed a second time, later.
+    pub duplicates: u16,
+}
+
+impl Plan {
+    /// Nothing goes wrong.
+    pub fn calm(seed: u64) -> Self {
+        Plan {
+            seed,
+            delay_max: Duration::ZERO,
+            timeout: Duration::from_millis(50),
+            lost_requests: 0,
+            lost_replies: 0,
+            duplicates: 0,
+        }
+    }
+
+    /// Everything goes wrong now and then; delays up to 20 ms.
+    pub fn stormy(seed: u64) -> Self {
+        Plan {
+            delay_max: Duration::from_millis(20),
+            lost_requests: 70,
+            lost_replies: 70,
+            duplicates: 100,
+            ..Plan::calm(seed)
+        }
+    }
+
+    fn fate(&self, call: u64) -> Fate {
+        let mut dice = Dice(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ call);
+        let delay_max_us = self.delay_max.as_micros() as u64;
+        let mut delay = || Duration::from_micros(dice.roll() % (delay_max_us + 1));
+        let (before, after, again_after) = (delay(), delay(), delay());
+        let mut happens = |per_mille: u16| dice.roll() % 1_000 < u64::from(per_mille);
+        let lost = match (happens(self.lost_requests), happens(self.lost_replies)) {
+            (true, _) => Some(Lost::Request),
+            (false, true) => Some(Lost::Reply),
+            (false, false) => None,
+        };
+        Fate { before, after, lost, again: happens(self.duplicates).then_some(again_after) }
+    }
+}
+
+/// What happens to one call.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    before: Duration,
+    after: Duration,
+    lost: Option<Lost>,
+    again: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    Request,
+    Reply,
+}
+
+/// SplitMix64: small, and the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// A client's view of a store, through a bad network. Wrap the same inner store once per client.
+#[derive(Clone)]
+pub struct Faulty {
+    line: Arc<Line>,
+}
+
+struct Line {
+    inner: Arc<dyn Store>,
+    plan: Plan,
+    calls: AtomicU64,
+    trace: Mutex<Vec<String>>,
+}
+
+impl Faulty {
+    /// Puts the bad network in front of a store.
+    pub fn new(inner: Arc<dyn Store>, plan: Plan) -> Self {
+        let (calls, trace) = (AtomicU64::new(0), Mutex::default());
+        Faulty { line: Arc::new(Line { inner, plan, calls, trace }) }
+    }
+
+    /// What happened so far: a line per call, without tokens, so that two runs can be compared.
+    pub fn trace(&self) -> Vec<String> {
+        lock(&self.line.trace).clone()
+    }
+
+    fn after(&self, delay: Duration) -> Deadline {
+        self.clock().now().plus(delay)
+    }
+
+    /// Sends one call through the network. What is sent is executed even if the caller has gone meanwhile: that
+    /// is what makes cancelling hard.
+    async fn call<T, F>(&self, what: &'static str, about: &Names, repeatable: bool, execute: F) -> Result<T>
+    where
+        T: fmt::Debug + Send + 'static,
+        F: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync + 'static,
+    {
+        let number = self.line.calls.fetch_add(1, Ordering::SeqCst);
+        let fate = self.line.plan.fate(number);
+        let gives_up = self.after(self.line.plan.timeout);
+        let no_answer = |why: &str| Error::Unreachable { store: "faulty", why: why.to_owned() };
+        let outcome = if fate.lost == Some(Lost::Request) {
+            self.clock().sleep_until(gives_up).await;
+            Err(no_answer("request lost"))
+        } else {
+            let (reply, mut answer) = oneshot::channel();
+            let network = self.clone();
+            spawn(async move { network.deliver(fate, repeatable, execute, reply).await });
+            // No time-out here: a waiting acquire may take long. The network tells what became of the reply.
+            match (&mut answer).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(no_answer("reply lost")),
+            }
+        };
+        let now = self.clock().now();
+        lock(&self.line.trace).push(format!("{number} {what} {about} {fate:?} -> {outcome:?} @ {now:?}"));
+        outcome
+    }
+
+    async fn deliver<T, F>(self, fate: Fate, repeatable: bool, execute: F, mut reply: oneshot::Sender<Result<T>>)
+    where
+        T: Send + 'static,
+        F: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync + 'static,
+    {
+        self.clock().sleep_until(self.after(fate.before)).await;
+        let outcome = tokio::select! {
+            biased;
+            // Polled once in any case; a wait goes on only as long as the caller does.
+            outcome = execute(self.line.inner.clone()) => Some(outcome),
+            () = reply.closed() => None,
+        };
+        if let Some(outcome) = outcome {
+            let reply_arrives = self.after(fate.after);
+            let told = self.after(self.line.plan.timeout);
+            let network = self.clone();
+            // The reply travels while a duplicate of the request does.
+            spawn(async move {
+                if fate.lost == Some(Lost::Reply) {
+                    network.clock().sleep_until(told).await;
+                } else {
+                    network.clock().sleep_until(reply_arrives).await;
+                    let _ = reply.send(outcome);
+                }
+            });
+        }
+        if let Some(again_after) = fate.again.filter(|_| repeatable) {
+            self.clock().sleep_until(self.after(again_after)).await;
+            // A duplicate arrives and acts; nobody waits for what it says.
+            let mut again = execute(self.line.inner.clone());
+            std::future::poll_fn(|cx| {
+                let _ = again.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+    }
+}
+
+type Execution<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+#[async_trait]
+impl Store for Faulty {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        let (names, claim) = (claim.ticket.names.clone(), Arc::new(claim.clone()));
+        self.call("acquire", &names, true, move |store| {
+            let claim = claim.clone();
+            Box::pin(async move { store.acquire(&claim).await })
+        })
+        .await
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        let Some((first, _)) = due.first() else { return Vec::new() };
+        let (names, tickets) = (first.names.clone(), Arc::new(due.to_vec()));
+        let answers = self
+            .call("renew", &names, true, move |store| {
+                let tickets = tickets.clone();
+                Box::pin(async move { Ok(store.renew(&tickets).await) })
+            })
+            .await;
+        match answers {
+            Ok(answers) => answers,
+            Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        let (names, ticket) = (ticket.names.clone(), ticket.clone());
+        self.call("release", &names, true, move |store| {
+            let ticket = ticket.clone();
+            Box::pin(async move { store.release(&ticket).await })
+        })
+        .await
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        let (names, ticket) = (ticket.names.clone(), ticket.clone());
+        self.call("convert", &names, true, move |store| {
+            let ticket = ticket.clone();
+            Box::pin(async move { store.convert(&ticket, to).await })
+        })
+        .await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        let name = name.clone();
+        self.call("inspect", &name.clone().into(), true, move |store| {
+            let name = name.clone();
+            Box::pin(async move { store.inspect(&name).await })
+        })
+        .await
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        let prefix = prefix.to_owned();
+        let about = Name::new("list")?.into();
+        self.call("list", &about, true, move |store| {
+            let prefix = prefix.clone();
+            Box::pin(async move { store.list(&prefix, limit).await })
+        })
+        .await
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        let name = name.clone();
+        self.call("evict", &name.clone().into(), false, move |store| {
+            let name = name.clone();
+            Box::pin(async move { store.evict(&name).await })
+        })
+        .await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.line.inner.capabilities();
+        // A request and its duplicate may each be delayed once.
+        Capabilities { late_window: inner.late_window + self.line.plan.delay_max * 2, ..inner }
+    }
+
+    fn clock(&self) -> &Clock {
+        self.line.inner.clock()
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty").field("plan", &self.line.plan).finish_non_exhaustive()
+    }
+}

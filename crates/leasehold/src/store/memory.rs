@@ -125,20 +125,20 @@ impl Store for Memory {
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let (mut state, now) = self.state();
         let Some(holding) = state.holdings.get(&ticket.token) else { return Ok(Converted::NotHeld) };
+        if holding.ticket.share == to {
+            return Ok(Converted::Converted(holding.grant()));
+        }
+        if ticket.fence.is_some_and(|proven| proven != holding.fence) {
+            return Ok(Converted::NotHeld);
+        }
         let names = holding.ticket.names.clone();
         if !names.into_iter().all(|name| state.fits(name, to, Some(&ticket.token))) {
             return Ok(Converted::Refused);
         }
-        // A reader that becomes a writer is a new writer: its fence is above every fence before.
-        let fence = match to {
-            Share::Exclusive => Some(state.next_fences(1)?),
-            _ => None,
-        };
+        let fence = state.next_fences(1)?;
         let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
         holding.ticket.share = to;
-        if let Some(fence) = fence {
-            (holding.fence, holding.fences) = (fence, 1);
-        }
+        (holding.fence, holding.fences) = (fence, 1);
         let grant = holding.grant();
         state.admit(&names, now);
         Ok(Converted::Converted(grant))

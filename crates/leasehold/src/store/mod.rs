@@ -1,6 +1,6 @@
 //! The `Store` trait: where claims are decided. One module a store.
 
-#[cfg(any(feature = "testing", shuttle))]
+#[cfg(all(feature = "testing", not(shuttle)))]
 pub mod conformance;
 #[cfg(any(feature = "testing", shuttle))]
 pub mod faulty;
@@ -63,6 +63,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn release(&self, ticket: &Ticket) -> Result<Released>;
 
     /// Changes the share of a held claim without a gap. It never waits: what does not fit is `Refused`.
+    ///
+    /// A changed claim is a new grant with a new fence, and the ticket's fence is proven, so that a late duplicate
+    /// of an earlier conversion changes nothing. To the share it has already, a claim is converted with no change.
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted>;
 
     /// How things stand with a name; `None` where nobody holds it or waits.
@@ -71,7 +74,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The names in use that start with `prefix`, sorted, at most `limit` of them.
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>>;
 
-    /// An operator's forced release. The next fence is higher than any before, even if nobody held it.
+    /// An operator's forced release. The next fence is higher than any before, even if nobody held it. The one
+    /// call that is not idempotent: a duplicate evicts whoever came next.
     async fn evict(&self, name: &Name) -> Result<Evicted>;
 
     /// What this store can do.

@@ -1,0 +1,295 @@
+//! One claim and its life: granted with an expiry, renewed, released, evicted, expired.
+
+use super::hand::{Hand, ok};
+use super::{Case, Promise, Trial, always};
+use crate::claim::{Acquired, Renewed, Wait};
+use crate::event::Loss;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "a_grant_has_an_expiry_from_its_first_moment",
+        promise: Promise::AtomicOrNothing,
+        needs: always,
+        run: |t| Box::pin(a_grant_has_an_expiry_from_its_first_moment(t)),
+    },
+    Case {
+        name: "a_foreign_release_or_renewal_changes_nothing",
+        promise: Promise::OnlyTheHolder,
+        needs: always,
+        run: |t| Box::pin(a_foreign_release_or_renewal_changes_nothing(t)),
+    },
+    Case {
+        name: "a_late_release_does_not_touch_the_next_holder",
+        promise: Promise::OnlyTheHolder,
+        needs: always,
+        run: |t| Box::pin(a_late_release_does_not_touch_the_next_holder(t)),
+    },
+    Case {
+        name: "a_renewal_proves_token_and_fence",
+        promise: Promise::OnlyTheHolder,
+        needs: |can| can.fenced,
+        run: |t| Box::pin(a_renewal_proves_token_and_fence(t)),
+    },
+    Case {
+        name: "a_renewal_never_makes_a_claim_again",
+        promise: Promise::OnlyTheHolder,
+        needs: always,
+        run: |t| Box::pin(a_renewal_never_makes_a_claim_again(t)),
+    },
+    Case {
+        name: "a_dead_holder_is_free_within_its_ttl",
+        promise: Promise::NoDeadlockByDeath,
+        needs: always,
+        run: |t| Box::pin(a_dead_holder_is_free_within_its_ttl(t)),
+    },
+    Case {
+        name: "the_store_excludes_for_as_long_as_the_holder_may_believe",
+        promise: Promise::NeverBelieveLonger,
+        needs: always,
+        run: |t| Box::pin(the_store_excludes_for_as_long_as_the_holder_may_believe(t)),
+    },
+    Case {
+        name: "a_renewal_moves_the_deadline_and_never_shortens_it",
+        promise: Promise::NeverBelieveLonger,
+        needs: always,
+        run: |t| Box::pin(a_renewal_moves_the_deadline_and_never_shortens_it(t)),
+    },
+    Case {
+        name: "a_batch_is_answered_one_by_one_in_order",
+        promise: Promise::NeverBelieveLonger,
+        needs: always,
+        run: |t| Box::pin(a_batch_is_answered_one_by_one_in_order(t)),
+    },
+    Case {
+        name: "a_repeated_acquire_gives_the_same_grant_rearmed",
+        promise: Promise::UnknownIsNotNo,
+        needs: always,
+        run: |t| Box::pin(a_repeated_acquire_gives_the_same_grant_rearmed(t)),
+    },
+    Case {
+        name: "a_release_withdraws_a_waiter",
+        promise: Promise::CancelAnywhere,
+        needs: |can| can.fair,
+        run: |t| Box::pin(a_release_withdraws_a_waiter(t)),
+    },
+    Case {
+        name: "fences_rise_through_release_expiry_and_eviction",
+        promise: Promise::FencesOnlyRise,
+        needs: |can| can.fenced,
+        run: |t| Box::pin(fences_rise_through_release_expiry_and_eviction(t)),
+    },
+    Case {
+        name: "a_block_of_fences_is_given_once",
+        promise: Promise::FencesOnlyRise,
+        needs: |can| can.fence_blocks,
+        run: |t| Box::pin(a_block_of_fences_is_given_once(t)),
+    },
+    Case {
+        name: "what_is_shown_has_labels_and_no_secrets",
+        promise: Promise::SecretsStaySecret,
+        needs: always,
+        run: |t| Box::pin(what_is_shown_has_labels_and_no_secrets(t)),
+    },
+];
+
+async fn a_grant_has_an_expiry_from_its_first_moment(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut first = a.exclusive("x");
+    a.take(&mut first).await;
+    let status = b.inspect("x").await.unwrap_or_else(|| panic!("a held name is shown"));
+    assert_eq!(status.holders.len(), 1);
+    assert!(status.holders[0].remaining <= a.ttl.as_duration(), "{status:?}");
+    // Its holder is never heard of again.
+    b.take(&mut b.exclusive("x")).await;
+}
+
+async fn a_foreign_release_or_renewal_changes_nothing(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    let grant = a.take(&mut mine).await;
+    let mut foreign = b.exclusive("x");
+    foreign.fence = Some(grant.fence);
+    assert!(b.holds_nothing(&foreign).await);
+    assert_eq!(b.renew(&foreign).await, Renewed::Lost(Loss::Taken));
+    assert!(b.is_refused(&b.exclusive("x")).await);
+    assert!(matches!(a.renew(&mine).await, Renewed::Until(_)));
+    assert!(a.release(&mine).await);
+    assert!(a.holds_nothing(&mine).await);
+}
+
+async fn a_late_release_does_not_touch_the_next_holder(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut expired = a.exclusive("x");
+    a.take(&mut expired).await;
+    let mut next = b.exclusive("x");
+    b.take(&mut next).await;
+    assert!(a.holds_nothing(&expired).await);
+    assert_eq!(a.renew(&expired).await, Renewed::Lost(Loss::Taken));
+    assert!(a.is_refused(&a.exclusive("x")).await);
+    assert!(matches!(b.renew(&next).await, Renewed::Until(_)));
+}
+
+async fn a_renewal_proves_token_and_fence(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut mine = a.exclusive("x");
+    let grant = a.take(&mut mine).await;
+    let mut wrong = mine.clone();
+    wrong.fence = Some(ok(grant.fence.plus(1)));
+    assert!(matches!(a.renew(&wrong).await, Renewed::Lost(_)));
+    assert!(matches!(a.renew(&mine).await, Renewed::Until(_)));
+}
+
+async fn a_renewal_never_makes_a_claim_again(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    a.take(&mut mine).await;
+    let evicted = b.evict("x").await;
+    assert!(evicted.holders.len() <= 1);
+    assert_eq!(a.renew(&mine).await, Renewed::Lost(Loss::Deleted));
+    assert!(b.inspect("x").await.is_none());
+    b.take(&mut b.exclusive("x")).await;
+}
+
+async fn a_dead_holder_is_free_within_its_ttl(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut dead = a.exclusive("x");
+    a.take(&mut dead).await;
+    let by = b.after(a.ttl.as_duration() + a.late_window() * 2 + t.subject.ttl() / 3);
+    let waiting = b.queue(b.exclusive("x")).await;
+    b.got(waiting).await;
+    assert!(b.now() <= by, "a dead holder kept its name for longer than its TTL");
+}
+
+async fn the_store_excludes_for_as_long_as_the_holder_may_believe(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    let sent = a.now();
+    let claim = a.claim(&mine, Wait::Never);
+    let Acquired::Granted(grant) = a.acquire(&claim).await else { panic!("a free name is granted") };
+    mine.fence = Some(grant.fence);
+    assert!(grant.valid_until > sent, "granted, and valid for no time");
+    assert!(grant.valid_until <= a.now().plus(a.ttl.validity()), "valid for longer than TTL less drift");
+    // As late as can be asked and answered before the deadline.
+    let margin = a.ttl.drift() + a.late_window() * 2;
+    b.store.clock().sleep_until(grant.valid_until.minus(margin)).await;
+    let probe = b.exclusive("x");
+    match b.store.acquire(&b.claim(&probe, Wait::Never)).await {
+        Ok(Acquired::Granted(_)) => assert!(b.now() > grant.valid_until, "two could believe"),
+        Ok(Acquired::Busy(_)) => {}
+        Err(error) => assert!(error.is_outcome_unknown(), "{error}"),
+    }
+    b.release(&probe).await;
+}
+
+async fn a_renewal_moves_the_deadline_and_never_shortens_it(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut mine = a.exclusive("x");
+    let granted = a.take(&mut mine).await.valid_until;
+    a.sleep(t.subject.ttl() / 10).await;
+    let Renewed::Until(renewed) = a.renew(&mine).await else { panic!("held, and not renewed") };
+    assert!(renewed > granted, "a renewal moved nothing");
+    let short = Hand::new(a.store.clone(), t.subject.ttl() / 4, t.prefix.clone());
+    let Renewed::Until(still) = short.renew(&mine).await else { panic!("held, and not renewed") };
+    let margin = a.ttl.drift();
+    a.store.clock().sleep_until(renewed.minus(margin + a.late_window() * 2)).await;
+    assert!(a.is_refused(&a.exclusive("x")).await || a.now() > renewed, "a shorter renewal shortened the claim");
+    assert!(still <= renewed.plus(margin), "believed for longer than granted");
+}
+
+async fn a_batch_is_answered_one_by_one_in_order(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut tickets = Vec::new();
+    for i in 0..7 {
+        let mut ticket = a.exclusive(&i.to_string());
+        a.take(&mut ticket).await;
+        if i % 2 == 1 {
+            a.release(&ticket).await;
+        }
+        tickets.push((ticket, a.ttl));
+    }
+    let answers = a.store.renew(&tickets).await;
+    assert_eq!(answers.len(), tickets.len());
+    for (i, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(Renewed::Until(_)) => assert_eq!(i % 2, 0, "renewed what was released"),
+            Ok(Renewed::Lost(_)) => assert_eq!(i % 2, 1, "lost what is held"),
+            Err(error) => assert!(error.is_outcome_unknown(), "{error}"),
+        }
+    }
+    assert!(a.store.renew(&[]).await.is_empty());
+}
+
+async fn a_repeated_acquire_gives_the_same_grant_rearmed(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    let first = a.take(&mut mine).await;
+    a.sleep(t.subject.ttl() / 2).await;
+    let again = a.take(&mut mine).await;
+    assert_eq!(again.fence, first.fence, "one grant, two fences");
+    assert!(again.valid_until > first.valid_until, "not re-armed");
+    // The TTL of the first answer is over; that of the second is not.
+    a.store.clock().sleep_until(first.valid_until.plus(a.ttl.drift() * 2)).await;
+    assert!(b.is_refused(&b.exclusive("x")).await, "the client counts a TTL that the store did not give");
+}
+
+async fn a_release_withdraws_a_waiter(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    a.take(&mut mine).await;
+    let theirs = b.exclusive("x");
+    let waiting = b.queue(theirs.clone()).await;
+    // The future is dropped, the place is not given up by that alone.
+    waiting.abort();
+    b.quiet().await;
+    b.release(&theirs).await;
+    assert_eq!(a.waiters("x").await, 0);
+    assert!(a.release(&mine).await);
+    assert!(a.inspect("x").await.is_none());
+}
+
+async fn fences_rise_through_release_expiry_and_eviction(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut last = 0;
+    for how in ["release", "expire", "evict", "evict nobody", "release"] {
+        let mut ticket = a.exclusive("x");
+        let fence = a.take(&mut ticket).await.fence.get();
+        assert!(fence > last, "fence {fence} after {last}, before {how}");
+        last = fence;
+        match how {
+            "release" => assert!(a.release(&ticket).await),
+            "expire" => {}
+            "evict" => drop(a.evict("x").await),
+            _ => {
+                a.release(&ticket).await;
+                a.evict("x").await;
+                last += 1;
+            }
+        }
+    }
+}
+
+async fn a_block_of_fences_is_given_once(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mine = a.exclusive("x");
+    let claim = crate::Claim { fences: 16, ..a.claim(&mine, Wait::Never) };
+    let Acquired::Granted(grant) = a.acquire(&claim).await else { panic!("a free name is granted") };
+    assert_eq!(grant.fences, 16);
+    let Acquired::Granted(again) = a.acquire(&claim).await else { panic!("held by this token") };
+    assert_eq!((again.fence, again.fences), (grant.fence, 16), "a repeat gave another block");
+    a.quiet().await;
+    a.release(&mine).await;
+    let next = a.take(&mut a.exclusive("x")).await;
+    assert!(next.fence.get() >= grant.fence.get() + 16, "two holders share a fence");
+}
+
+async fn what_is_shown_has_labels_and_no_secrets(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut mine = a.exclusive("x");
+    a.take(&mut mine).await;
+    let secret = mine.token.expose()[..32].to_owned();
+    let shown = format!("{:?} {:?} {mine:?} {:?}", a.inspect("x").await, a.list(&t.prefix).await, a.store);
+    assert!(shown.contains("conformance"), "the label is shown");
+    assert!(!shown.contains(&secret), "the secret is shown");
+    assert_eq!(a.list(&t.prefix).await.len(), 1);
+    assert!(a.list("no such prefix:").await.is_empty());
+}

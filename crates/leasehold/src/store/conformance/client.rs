@@ -1,0 +1,239 @@
+//! The store under a whole client: leases that are renewed, lost, released, cancelled.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::hand::{Hand, ok};
+use super::{Case, Promise, Trial, always};
+use crate::claim::Names;
+use crate::connect::Options;
+use crate::error::Error;
+use crate::event::{Event, Loss};
+use crate::lease::Lease;
+use crate::locks::Locks;
+use crate::sync::Arc;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "a_held_lease_outlives_its_ttl",
+        promise: Promise::NeverBelieveLonger,
+        needs: always,
+        run: |t| Box::pin(a_held_lease_outlives_its_ttl(t)),
+    },
+    Case {
+        name: "a_lease_that_is_not_renewed_is_lost_at_its_deadline",
+        promise: Promise::NeverBelieveLonger,
+        needs: always,
+        run: |t| Box::pin(a_lease_that_is_not_renewed_is_lost_at_its_deadline(t)),
+    },
+    Case {
+        name: "an_evicted_holder_hears_of_it_and_its_release_is_an_error",
+        promise: Promise::LossIsAnEvent,
+        needs: always,
+        run: |t| Box::pin(an_evicted_holder_hears_of_it_and_its_release_is_an_error(t)),
+    },
+    Case {
+        name: "work_is_cancelled_and_rolled_back_when_its_lease_is_lost",
+        promise: Promise::LossIsAnEvent,
+        needs: always,
+        run: |t| Box::pin(work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t)),
+    },
+    Case {
+        name: "a_cancelled_wait_leaves_nothing_behind",
+        promise: Promise::CancelAnywhere,
+        needs: always,
+        run: |t| Box::pin(a_cancelled_wait_leaves_nothing_behind(t)),
+    },
+    Case {
+        name: "tasks_of_two_clients_exclude_each_other",
+        promise: Promise::AWaiterIsServed,
+        needs: always,
+        run: |t| Box::pin(tasks_of_two_clients_exclude_each_other(t)),
+    },
+    Case {
+        name: "what_the_store_cannot_do_is_refused_before_it_is_sent",
+        promise: Promise::BadInputClearError,
+        needs: always,
+        run: |t| Box::pin(what_the_store_cannot_do_is_refused_before_it_is_sent(t)),
+    },
+];
+
+fn client(hand: &Hand) -> Locks {
+    ok(Locks::over(hand.store.clone(), ok(ok(Options::default().ttl(hand.ttl.as_duration())).owner("client"))))
+}
+
+async fn lock(hand: &Hand, locks: &Locks, short: &str) -> Lease {
+    let mutex = locks.mutex(hand.name(short)).wait(hand.ttl.as_duration() * 4);
+    let lease = ok(hand.insist(|| mutex.lock()).await);
+    hand.quiet().await;
+    lease
+}
+
+/// A release without an answer is no loss.
+fn let_go(end: crate::Result<()>) {
+    if let Err(error) = end {
+        assert!(error.is_outcome_unknown(), "{error}");
+    }
+}
+
+async fn a_held_lease_outlives_its_ttl(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let locks = client(&a);
+    let lease = lock(&a, &locks, "x").await;
+    for _ in 0..6 {
+        a.sleep(t.subject.ttl() / 2).await;
+        assert!(lease.is_valid(), "{:?}", lease.loss());
+        assert!(b.is_refused(&b.exclusive("x")).await);
+    }
+    let_go(lease.release().await);
+    locks.settled().await;
+}
+
+async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let locks = client(&a);
+    let mutex = locks.mutex(a.name("x")).no_renewal();
+    let lease = ok(a.insist(|| mutex.lock()).await);
+    let (deadline, proof) = (a.after(lease.remaining()), lease.proof());
+    assert_eq!(lease.lost().await, Loss::Expired);
+    assert!(a.now() >= deadline);
+    assert!(!proof.is_valid() && proof.remaining().is_zero());
+    assert!(matches!(lease.release().await, Err(Error::Lost { reason: Loss::Expired, .. })));
+}
+
+async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let heard: Arc<Mutex<Vec<(Names, Loss)>>> = Arc::default();
+    let notes = heard.clone();
+    let options = ok(Options::default().ttl(a.ttl.as_duration())).on_event(move |event| {
+        if let Event::Lost { names, reason, .. } = event {
+            notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((names, reason));
+        }
+        async {}
+    });
+    let locks = ok(Locks::over(a.store.clone(), options));
+    let lease = lock(&a, &locks, "x").await;
+    let by = b.after(t.subject.ttl());
+    b.evict("x").await;
+    assert_eq!(lease.lost().await, Loss::Deleted);
+    assert!(b.now() <= by, "told later than a renewal interval (and its retries) allow");
+    assert!(matches!(lease.release().await, Err(Error::Lost { reason: Loss::Deleted, .. })));
+    a.sleep(Duration::from_millis(1)).await;
+    let heard = heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+    assert_eq!(heard, [(a.name("x").into(), Loss::Deleted)], "one loss, one event");
+}
+
+async fn work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t: &Trial<'_>) {
+    struct Dropped(Arc<Mutex<bool>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        }
+    }
+    let (a, b) = (t.hand().await, t.hand().await);
+    let locks = client(&a);
+    let cancelled: Arc<Mutex<bool>> = Arc::default();
+    let dropped = Dropped(cancelled.clone());
+    let lease = lock(&a, &locks, "x").await;
+    b.evict("x").await;
+    let mut rolled_back = None;
+    let end = lease
+        .run_or_rollback(
+            |_| async move {
+                let _dropped = dropped;
+                std::future::pending::<()>().await
+            },
+            |setback| {
+                rolled_back = Some((setback.reason, setback.output));
+                async {}
+            },
+        )
+        .await;
+    assert!(matches!(end, Err(Error::Lost { reason: Loss::Deleted, .. })), "{end:?}");
+    assert_eq!(rolled_back, Some((Loss::Deleted, None)));
+    assert!(*cancelled.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), "the work goes on");
+}
+
+async fn a_cancelled_wait_leaves_nothing_behind(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let (ours, theirs) = (client(&a), client(&b));
+    let lease = lock(&a, &ours, "x").await;
+    let mutex = theirs.mutex(b.name("x"));
+    tokio::select! {
+        biased;
+        end = mutex.lock() => match end {
+            Ok(lease) => panic!("granted beside a holder: {lease:?}"),
+            Err(error) => assert!(error.is_outcome_unknown(), "{error}"),
+        },
+        () = b.sleep(t.subject.ttl() / 20) => {}
+    }
+    theirs.settled().await;
+    assert_eq!(a.waiters("x").await, 0, "a place in line was left behind");
+    let_go(lease.release().await);
+    ours.settled().await;
+    a.quiet().await;
+    assert!(a.inspect("x").await.is_none());
+}
+
+async fn tasks_of_two_clients_exclude_each_other(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    // What the lock protects: it takes note of fences, as a fenced resource does.
+    let seen: Arc<Mutex<u64>> = Arc::default();
+    let mut tasks = Vec::new();
+    for hand in [&a, &b] {
+        let locks = client(hand);
+        for _ in 0..3 {
+            let (hand, locks, seen) = (hand.clone(), locks.clone(), seen.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..2 {
+                    let lease = lock(&hand, &locks, "x").await;
+                    let mine = lease.fence().get();
+                    let look = || *seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    if lease.is_valid() {
+                        assert!(look() < mine || !hand.capabilities().fenced, "a fence did not rise");
+                        *seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = mine;
+                        hand.sleep(Duration::from_millis(1)).await;
+                        assert!(look() == mine || !lease.is_valid(), "two held at once");
+                    }
+                    let_go(lease.release().await);
+                }
+                locks.settled().await;
+            }));
+        }
+    }
+    for task in tasks {
+        if let Err(error) = task.await {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let locks = client(&a);
+    assert_eq!(locks.capabilities(), a.capabilities());
+    for bad in ["", "a{b", "a\nb", "a/../b"] {
+        let error = locks.mutex(bad).lock().await.map(drop);
+        assert!(matches!(error, Err(Error::Invalid { what: "name", .. })), "{bad:?}: {error:?}");
+    }
+    let error = locks.mutex("x").ttl(Duration::ZERO).lock().await.map(drop);
+    assert!(matches!(error, Err(Error::Invalid { what: "TTL", .. })), "{error:?}");
+    let request = |share, names: &[&str]| crate::acquire::Request {
+        names: a.ticket(names, share).names,
+        share,
+        terms: crate::tenancy::Terms { ttl: a.ttl, renews: false, max_hold: None },
+        owner: crate::Owner::this_process(),
+        patience: crate::acquire::Patience::Never,
+        min_validity: Duration::ZERO,
+        strict_order: false,
+    };
+    let can = a.capabilities();
+    for (offered, share, names) in [
+        (can.shared, crate::Share::Shared, &["x"][..]),
+        (can.permits, Hand::permits(1, 2), &["x"]),
+        (can.several_names, crate::Share::Exclusive, &["x", "y"]),
+    ] {
+        let refused = matches!(locks.client.check(&request(share, names)), Err(Error::Unsupported { .. }));
+        assert_eq!(refused, !offered, "{share:?} of {names:?}");
+    }
+}

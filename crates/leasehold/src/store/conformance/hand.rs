@@ -1,0 +1,253 @@
+//! One client's hand on the store under examination: it insists.
+//!
+//! A call without an answer is repeated with the same token, as the contract allows, so that the cases hold on a
+//! store behind a bad network too. After each claim it waits until no late duplicate can arrive any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::claim::{
+    Acquired, Claim, Converted, Evicted, Grant, Names, Permits, Released, Renewed, Share, Status, Ticket, Wait,
+};
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::store::{Capabilities, Store};
+use crate::token::{Owner, Token};
+use crate::ttl::Ttl;
+
+#[derive(Clone)]
+pub(super) struct Hand {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) ttl: Ttl,
+    prefix: String,
+}
+
+/// With one call in seven unanswered, this many in a row do not happen.
+const TRIES_MAX: usize = 100;
+
+pub(super) fn ok<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Hand {
+    pub(super) fn new(store: Arc<dyn Store>, ttl: Duration, prefix: String) -> Self {
+        Hand { store, ttl: ok(Ttl::new(ttl)), prefix }
+    }
+
+    pub(super) fn name(&self, short: &str) -> Name {
+        ok(Name::new(format!("{}{short}", self.prefix)))
+    }
+
+    pub(super) fn permits(take: u32, limit: u32) -> Share {
+        Share::Permits(ok(Permits::new(take, limit)))
+    }
+
+    pub(super) fn barging(take: u32, limit: u32) -> Share {
+        Share::Permits(ok(Permits::new(take, limit)).barging())
+    }
+
+    /// A fresh ticket for these names.
+    pub(super) fn ticket(&self, shorts: &[&str], share: Share) -> Ticket {
+        let names = ok(Names::new(shorts.iter().map(|short| self.name(short))));
+        let token = ok(Token::fresh(&ok(Owner::new("conformance"))));
+        Ticket { names, token, share, fence: None }
+    }
+
+    pub(super) fn exclusive(&self, short: &str) -> Ticket {
+        self.ticket(&[short], Share::Exclusive)
+    }
+
+    pub(super) fn now(&self) -> Deadline {
+        self.store.clock().now()
+    }
+
+    pub(super) fn after(&self, duration: Duration) -> Deadline {
+        self.now().plus(duration)
+    }
+
+    pub(super) async fn sleep(&self, duration: Duration) {
+        self.store.clock().sleep_until(self.after(duration)).await;
+    }
+
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    pub(super) fn late_window(&self) -> Duration {
+        self.capabilities().late_window
+    }
+
+    /// Until no late duplicate can arrive any more.
+    pub(super) async fn quiet(&self) {
+        let late_window = self.late_window();
+        if !late_window.is_zero() {
+            self.sleep(late_window + Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(super) async fn acquire(&self, claim: &Claim) -> Acquired {
+        for _ in 0..TRIES_MAX {
+            match self.store.acquire(claim).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return ok(answer),
+            }
+        }
+        panic!("no answer to {TRIES_MAX} acquires");
+    }
+
+    pub(super) fn claim(&self, ticket: &Ticket, wait: Wait) -> Claim {
+        Claim { ticket: ticket.clone(), ttl: self.ttl, wait, fences: 1 }
+    }
+
+    /// Takes the claim, waiting for it if need be, and puts the fence into the ticket.
+    pub(super) async fn take(&self, ticket: &mut Ticket) -> Grant {
+        let wait = Wait::Until(self.after(self.ttl.as_duration() * 4));
+        match self.acquire(&self.claim(ticket, wait)).await {
+            Acquired::Granted(grant) => {
+                ticket.fence = Some(grant.fence);
+                self.quiet().await;
+                grant
+            }
+            Acquired::Busy(busy) => panic!("{} is not to be had: {busy:?}", ticket.names),
+        }
+    }
+
+    /// Whether the claim is refused now; if it is not, it is given back.
+    pub(super) async fn is_refused(&self, ticket: &Ticket) -> bool {
+        let answer = self.acquire(&self.claim(ticket, Wait::Never)).await;
+        self.quiet().await;
+        match answer {
+            Acquired::Busy(_) => true,
+            Acquired::Granted(_) => {
+                self.release(ticket).await;
+                false
+            }
+        }
+    }
+
+    /// Releases; false where the store says for certain that the ticket holds nothing. "Not held" after a release
+    /// without an answer counts as released.
+    pub(super) async fn release(&self, ticket: &Ticket) -> bool {
+        let mut unsure = false;
+        for _ in 0..TRIES_MAX {
+            match self.store.release(ticket).await {
+                Err(error) if error.is_outcome_unknown() => unsure = true,
+                answer => return ok(answer) == Released::Released || unsure,
+            }
+        }
+        panic!("no answer to {TRIES_MAX} releases");
+    }
+
+    /// Whether the ticket holds nothing, seen by a release that changes nothing.
+    pub(super) async fn holds_nothing(&self, ticket: &Ticket) -> bool {
+        for _ in 0..TRIES_MAX {
+            match self.store.release(ticket).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return ok(answer) == Released::NotHeld,
+            }
+        }
+        panic!("no answer to {TRIES_MAX} releases");
+    }
+
+    pub(super) async fn renew(&self, ticket: &Ticket) -> Renewed {
+        for _ in 0..TRIES_MAX {
+            let mut answers = self.store.renew(&[(ticket.clone(), self.ttl)]).await;
+            assert_eq!(answers.len(), 1, "as many answers as tickets");
+            match answers.remove(0) {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return ok(answer),
+            }
+        }
+        panic!("no answer to {TRIES_MAX} renewals");
+    }
+
+    pub(super) async fn convert(&self, ticket: &mut Ticket, to: Share) -> Converted {
+        for _ in 0..TRIES_MAX {
+            match self.store.convert(ticket, to).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => {
+                    let answer = ok(answer);
+                    if let Converted::Converted(grant) = answer {
+                        (ticket.fence, ticket.share) = (Some(grant.fence), to);
+                    }
+                    self.quiet().await;
+                    return answer;
+                }
+            }
+        }
+        panic!("no answer to {TRIES_MAX} conversions");
+    }
+
+    pub(super) async fn inspect(&self, short: &str) -> Option<Status> {
+        for _ in 0..TRIES_MAX {
+            match self.store.inspect(&self.name(short)).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return ok(answer),
+            }
+        }
+        panic!("no answer to {TRIES_MAX} inspections");
+    }
+
+    pub(super) async fn list(&self, prefix: &str) -> Vec<Status> {
+        for _ in 0..TRIES_MAX {
+            match self.store.list(prefix, 100).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return ok(answer),
+            }
+        }
+        panic!("no answer to {TRIES_MAX} listings");
+    }
+
+    pub(super) async fn evict(&self, short: &str) -> Evicted {
+        for _ in 0..TRIES_MAX {
+            match self.store.evict(&self.name(short)).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return ok(answer),
+            }
+        }
+        panic!("no answer to {TRIES_MAX} evictions");
+    }
+
+    /// Starts waiting for the claim in a task of its own, and returns when it stands in line.
+    pub(super) async fn queue(&self, mut ticket: Ticket) -> JoinHandle<(Ticket, Grant)> {
+        let short = ticket.names.first().as_str()[self.prefix.len()..].to_owned();
+        let before = self.waiters(&short).await;
+        let hand = self.clone();
+        let waiting = tokio::spawn(async move {
+            let grant = hand.take(&mut ticket).await;
+            (ticket, grant)
+        });
+        let patience = self.after(self.ttl.as_duration() * 2);
+        while self.waiters(&short).await <= before {
+            assert!(self.now() < patience, "nobody joined the line for {short}");
+            self.sleep(Duration::from_millis(1)).await;
+        }
+        waiting
+    }
+
+    pub(super) async fn waiters(&self, short: &str) -> usize {
+        self.inspect(short).await.map_or(0, |status| status.waiters.len())
+    }
+
+    /// What a waiter got.
+    pub(super) async fn got(&self, waiting: JoinHandle<(Ticket, Grant)>) -> (Ticket, Grant) {
+        match waiting.await {
+            Ok(got) => got,
+            Err(error) => panic!("a waiter failed: {error}"),
+        }
+    }
+
+    /// Repeats a client's call until it has an answer.
+    pub(super) async fn insist<T, W: Future<Output = Result<T>>>(&self, call: impl Fn() -> W) -> Result<T> {
+        for _ in 0..TRIES_MAX {
+            match call().await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => return answer,
+            }
+        }
+        Err(Error::Unreachable { store: "conformance", why: format!("no answer to {TRIES_MAX} calls") })
+    }
+}

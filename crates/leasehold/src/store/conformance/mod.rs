@@ -1,0 +1,172 @@
+//! The suite every store must pass, chosen by capability, not by name.
+//!
+//! Each case is a claim about a store and names the promise it belongs to (`docs/guarantees.md`). A case panics
+//! where the claim does not hold. For a store of your own, implement [`Subject`] and call [`check`] in a test:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use leasehold::store::{conformance, memory::Memory};
+//! use leasehold::{Clock, Store};
+//!
+//! struct OnMemory(Arc<Memory>);
+//!
+//! #[async_trait::async_trait]
+//! impl conformance::Subject for OnMemory {
+//!     async fn open(&self) -> Arc<dyn Store> {
+//!         self.0.clone()
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! # tokio::time::pause();
+//! let report = conformance::check(&OnMemory(Arc::new(Memory::new(Clock::tokio())))).await;
+//! assert!(report.skipped.is_empty());
+//! # }
+//! ```
+
+mod claims;
+mod client;
+mod hand;
+mod order;
+mod shares;
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+
+use crate::store::{Capabilities, Store};
+use crate::sync::Arc;
+use hand::Hand;
+
+/// A store to be examined. It may hold other things: every case uses names of its own.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// Another client's way to the same store.
+    async fn open(&self) -> Arc<dyn Store>;
+
+    /// The TTL the cases use: well above the store's delays. Cases wait for a few of them.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
+
+/// The promises, as `docs/guarantees.md` numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Promise {
+    AtomicOrNothing = 1,
+    OnlyTheHolder = 2,
+    NoDeadlockByDeath = 3,
+    NeverBelieveLonger = 4,
+    LossIsAnEvent = 5,
+    UnknownIsNotNo = 6,
+    CancelAnywhere = 7,
+    FencesOnlyRise = 8,
+    AWaiterIsServed = 9,
+    BadInputClearError = 10,
+    SecretsStaySecret = 11,
+}
+
+type Running<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// One claim about a store.
+pub struct Case {
+    /// The claim.
+    pub name: &'static str,
+    /// The promise it belongs to.
+    pub promise: Promise,
+    needs: fn(&Capabilities) -> bool,
+    run: for<'a> fn(&'a Trial<'a>) -> Running<'a>,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({:?})", self.name, self.promise)
+    }
+}
+
+/// What was examined.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Cases that hold.
+    pub passed: Vec<&'static str>,
+    /// Cases that need what the store says it cannot do.
+    pub skipped: Vec<&'static str>,
+}
+
+/// All cases.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    claims::CASES.iter().chain(order::CASES).chain(shares::CASES).chain(client::CASES)
+}
+
+/// Runs every case the store's capabilities allow; panics at the first that does not hold.
+///
+/// # Cancel safety
+/// Dropped, it leaves claims behind until their TTLs end them.
+pub async fn check(subject: &dyn Subject) -> Report {
+    let mut report = Report::default();
+    for case in cases() {
+        match run(subject, case).await {
+            true => report.passed.push(case.name),
+            false => report.skipped.push(case.name),
+        }
+    }
+    report
+}
+
+/// Runs one case; false where the store cannot do what it needs.
+///
+/// # Cancel safety
+/// As [`check`].
+pub async fn run(subject: &dyn Subject, case: &Case) -> bool {
+    let store = subject.open().await;
+    if !(case.needs)(&store.capabilities()) {
+        return false;
+    }
+    let secret = crate::Token::fresh(&crate::Owner::this_process()).unwrap_or_else(|error| panic!("{error}"));
+    let prefix = format!("{}:{}:", case.name, &secret.expose()[..12]);
+    let trial = Trial { subject, prefix };
+    let work = async {
+        (case.run)(&trial).await;
+        trial.nothing_is_left().await;
+    };
+    if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
+        eprintln!("conformance: `{}` does not hold (promise {}: {:?})", case.name, case.promise as u8, case.promise);
+        std::panic::resume_unwind(panic);
+    }
+    true
+}
+
+/// One run of one case.
+struct Trial<'a> {
+    subject: &'a dyn Subject,
+    prefix: String,
+}
+
+impl Trial<'_> {
+    /// Another client.
+    async fn hand(&self) -> Hand {
+        Hand::new(self.subject.open().await, self.subject.ttl(), self.prefix.clone())
+    }
+
+    /// Whatever the case did, the store forgets it all within two TTLs.
+    async fn nothing_is_left(&self) {
+        let hand = self.hand().await;
+        let patience = hand.after(self.subject.ttl() * 2 + hand.late_window() * 2);
+        loop {
+            let left = hand.list(&self.prefix).await;
+            if left.is_empty() {
+                return;
+            }
+            assert!(hand.now() < patience, "left in the store: {left:#?}");
+            hand.sleep(self.subject.ttl() / 20).await;
+        }
+    }
+}
+
+fn always(_: &Capabilities) -> bool {
+    true
+}

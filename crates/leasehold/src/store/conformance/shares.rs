@@ -1,0 +1,242 @@
+//! Sharing: readers and writers, permits, several names at once, conversions.
+
+use super::hand::Hand;
+use super::{Case, Promise, Trial};
+use crate::claim::{Converted, Renewed, Share};
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "readers_share_and_a_writer_excludes",
+        promise: Promise::AtomicOrNothing,
+        needs: |can| can.shared,
+        run: |t| Box::pin(readers_share_and_a_writer_excludes(t)),
+    },
+    Case {
+        name: "a_waiting_writer_stops_new_readers",
+        promise: Promise::AWaiterIsServed,
+        needs: |can| can.shared && can.fair,
+        run: |t| Box::pin(a_waiting_writer_stops_new_readers(t)),
+    },
+    Case {
+        name: "one_release_admits_every_reader_that_waits",
+        promise: Promise::AWaiterIsServed,
+        needs: |can| can.shared && can.fair,
+        run: |t| Box::pin(one_release_admits_every_reader_that_waits(t)),
+    },
+    Case {
+        name: "permits_never_exceed_the_limit_of_the_claim",
+        promise: Promise::AtomicOrNothing,
+        needs: |can| can.permits,
+        run: |t| Box::pin(permits_never_exceed_the_limit_of_the_claim(t)),
+    },
+    Case {
+        name: "a_light_claim_waits_behind_a_heavy_head_unless_it_barges",
+        promise: Promise::AWaiterIsServed,
+        needs: |can| can.permits && can.fair,
+        run: |t| Box::pin(a_light_claim_waits_behind_a_heavy_head_unless_it_barges(t)),
+    },
+    Case {
+        name: "several_names_are_taken_all_or_none",
+        promise: Promise::AtomicOrNothing,
+        needs: |can| can.several_names,
+        run: |t| Box::pin(several_names_are_taken_all_or_none(t)),
+    },
+    Case {
+        name: "claims_over_several_names_in_any_order_do_not_deadlock",
+        promise: Promise::AWaiterIsServed,
+        needs: |can| can.several_names && can.fair,
+        run: |t| Box::pin(claims_over_several_names_in_any_order_do_not_deadlock(t)),
+    },
+    Case {
+        name: "evicting_one_of_several_names_ends_the_whole_claim",
+        promise: Promise::LossIsAnEvent,
+        needs: |can| can.several_names,
+        run: |t| Box::pin(evicting_one_of_several_names_ends_the_whole_claim(t)),
+    },
+    Case {
+        name: "a_downgrade_lets_readers_in_without_a_gap",
+        promise: Promise::AtomicOrNothing,
+        needs: |can| can.conversions && can.shared && can.fair,
+        run: |t| Box::pin(a_downgrade_lets_readers_in_without_a_gap(t)),
+    },
+    Case {
+        name: "an_upgrade_is_refused_beside_other_readers_and_never_waits",
+        promise: Promise::AtomicOrNothing,
+        needs: |can| can.conversions && can.shared,
+        run: |t| Box::pin(an_upgrade_is_refused_beside_other_readers_and_never_waits(t)),
+    },
+    Case {
+        name: "a_late_duplicate_of_a_conversion_changes_nothing",
+        promise: Promise::OnlyTheHolder,
+        needs: |can| can.conversions && can.shared && can.fenced,
+        run: |t| Box::pin(a_late_duplicate_of_a_conversion_changes_nothing(t)),
+    },
+];
+
+async fn readers_share_and_a_writer_excludes(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut one = a.ticket(&["x"], Share::Shared);
+    let mut two = b.ticket(&["x"], Share::Shared);
+    let first = a.take(&mut one).await;
+    let second = b.take(&mut two).await;
+    assert_ne!(first.fence, second.fence, "one fence per grant");
+    assert!(b.is_refused(&b.exclusive("x")).await, "a writer beside readers");
+    a.release(&one).await;
+    assert!(b.is_refused(&b.exclusive("x")).await, "a writer beside a reader");
+    b.release(&two).await;
+    let mut writer = a.exclusive("x");
+    a.take(&mut writer).await;
+    assert!(b.is_refused(&b.ticket(&["x"], Share::Shared)).await, "a reader beside a writer");
+    a.release(&writer).await;
+}
+
+async fn a_waiting_writer_stops_new_readers(t: &Trial<'_>) {
+    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
+    let mut reader = a.ticket(&["x"], Share::Shared);
+    a.take(&mut reader).await;
+    let writer = b.queue(b.exclusive("x")).await;
+    assert!(c.is_refused(&c.ticket(&["x"], Share::Shared)).await, "readers starve the writer");
+    a.release(&reader).await;
+    let (ticket, _) = b.got(writer).await;
+    b.release(&ticket).await;
+}
+
+async fn one_release_admits_every_reader_that_waits(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut writer = a.exclusive("x");
+    a.take(&mut writer).await;
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let b = t.hand().await;
+        readers.push((b.queue(b.ticket(&["x"], Share::Shared)).await, b));
+        a.renew(&writer).await;
+    }
+    a.release(&writer).await;
+    let mut held = Vec::new();
+    for (waiting, b) in readers {
+        held.push((b.got(waiting).await.0, b));
+    }
+    for (ticket, b) in held {
+        assert!(b.release(&ticket).await, "all three held at once");
+    }
+}
+
+async fn permits_never_exceed_the_limit_of_the_claim(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut two = a.ticket(&["x"], Hand::permits(2, 3));
+    a.take(&mut two).await;
+    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(2, 3))).await, "four of three");
+    let mut one = a.ticket(&["x"], Hand::permits(1, 3));
+    a.take(&mut one).await;
+    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(1, 3))).await, "four of three");
+    assert!(a.is_refused(&a.exclusive("x")).await, "a mutex beside permits");
+    // Each claim is judged by its own limit; a lower one evicts nobody.
+    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(1, 2))).await);
+    let mut more = a.ticket(&["x"], Hand::permits(1, 4));
+    a.take(&mut more).await;
+    for ticket in [&two, &one, &more] {
+        assert!(matches!(a.renew(ticket).await, Renewed::Until(_)), "permits are renewed like any lease");
+        assert!(a.release(ticket).await);
+    }
+}
+
+async fn a_light_claim_waits_behind_a_heavy_head_unless_it_barges(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut one = a.ticket(&["x"], Hand::permits(1, 3));
+    a.take(&mut one).await;
+    let heavy = b.queue(b.ticket(&["x"], Hand::permits(3, 3))).await;
+    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(1, 3))).await, "a light claim passed a heavy head");
+    let mut barging = a.ticket(&["x"], Hand::barging(1, 3));
+    a.take(&mut barging).await;
+    a.release(&barging).await;
+    a.release(&one).await;
+    let (ticket, _) = b.got(heavy).await;
+    b.release(&ticket).await;
+}
+
+async fn several_names_are_taken_all_or_none(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut y = a.exclusive("y");
+    a.take(&mut y).await;
+    assert!(b.is_refused(&b.ticket(&["x", "y"], Share::Exclusive)).await);
+    assert!(b.inspect("x").await.is_none(), "half a claim was left");
+    a.release(&y).await;
+    let mut both = b.ticket(&["y", "x"], Share::Exclusive);
+    b.take(&mut both).await;
+    for short in ["x", "y"] {
+        assert!(a.is_refused(&a.exclusive(short)).await, "{short} is held");
+    }
+    assert!(matches!(b.renew(&both).await, Renewed::Until(_)));
+    assert!(b.release(&both).await);
+    for short in ["x", "y"] {
+        assert!(a.inspect(short).await.is_none(), "{short} was left");
+    }
+}
+
+async fn claims_over_several_names_in_any_order_do_not_deadlock(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut all = a.ticket(&["x", "y", "z"], Share::Exclusive);
+    a.take(&mut all).await;
+    let mut line = Vec::new();
+    for pair in [["x", "y"], ["y", "x"], ["z", "y"], ["x", "z"]] {
+        let b = t.hand().await;
+        line.push((b.queue(b.ticket(&pair, Share::Exclusive)).await, b));
+        a.renew(&all).await;
+    }
+    a.release(&all).await;
+    for (waiting, b) in line {
+        let (ticket, _) = b.got(waiting).await;
+        b.release(&ticket).await;
+    }
+}
+
+async fn evicting_one_of_several_names_ends_the_whole_claim(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut both = a.ticket(&["x", "y"], Share::Exclusive);
+    a.take(&mut both).await;
+    b.evict("y").await;
+    assert!(matches!(a.renew(&both).await, Renewed::Lost(_)));
+    assert!(b.inspect("x").await.is_none(), "a claim without one of its names lives on");
+}
+
+async fn a_downgrade_lets_readers_in_without_a_gap(t: &Trial<'_>) {
+    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    let written = a.take(&mut mine).await;
+    let reader = b.queue(b.ticket(&["x"], Share::Shared)).await;
+    let Converted::Converted(read) = a.convert(&mut mine, Share::Shared).await else { panic!("held") };
+    assert!(read.fence > written.fence);
+    let (ticket, _) = b.got(reader).await;
+    assert!(c.is_refused(&c.exclusive("x")).await);
+    b.release(&ticket).await;
+    assert!(a.release(&mine).await);
+}
+
+async fn an_upgrade_is_refused_beside_other_readers_and_never_waits(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut one = a.ticket(&["x"], Share::Shared);
+    let mut two = b.ticket(&["x"], Share::Shared);
+    a.take(&mut one).await;
+    let newest = b.take(&mut two).await;
+    assert_eq!(a.convert(&mut one, Share::Exclusive).await, Converted::Refused);
+    assert_eq!(b.convert(&mut two, Share::Exclusive).await, Converted::Refused);
+    b.release(&two).await;
+    let Converted::Converted(grant) = a.convert(&mut one, Share::Exclusive).await else { panic!("alone") };
+    assert!(grant.fence > newest.fence, "a writer's fence below a reader's");
+    assert!(b.is_refused(&b.ticket(&["x"], Share::Shared)).await);
+    assert!(a.release(&one).await);
+    assert_eq!(a.convert(&mut one, Share::Shared).await, Converted::NotHeld);
+}
+
+async fn a_late_duplicate_of_a_conversion_changes_nothing(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    a.take(&mut mine).await;
+    let mut late = mine.clone();
+    a.convert(&mut mine, Share::Shared).await;
+    a.convert(&mut mine, Share::Exclusive).await;
+    assert_eq!(a.convert(&mut late, Share::Shared).await, Converted::NotHeld, "a writer became a reader");
+    assert!(b.is_refused(&b.ticket(&["x"], Share::Shared)).await);
+    assert!(matches!(a.renew(&mine).await, Renewed::Until(_)));
+    a.release(&mine).await;
+}

@@ -1,0 +1,94 @@
+//! The blocking face: the same locks from plain threads, and a clear error where blocking would stall a runtime.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::{Error, Loss, blocking};
+
+#[test]
+fn threads_exclude_each_other_and_nothing_is_lost() {
+    let locks = blocking::connect("memory:").unwrap();
+    let counter = Arc::new(AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let (locks, counter) = (locks.clone(), counter.clone());
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    let lease = locks.mutex("x").lock().unwrap();
+                    let seen = counter.load(Ordering::Relaxed);
+                    std::thread::yield_now();
+                    counter.store(seen + 1, Ordering::Relaxed);
+                    lease.release().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(counter.load(Ordering::Relaxed), 800);
+    assert!(locks.inspect("x").unwrap().is_none());
+}
+
+#[test]
+fn run_reports_a_lost_lease() {
+    let locks = blocking::connect("memory:").unwrap();
+    let result = locks.mutex("x").run(|_| locks.evict("x").unwrap());
+    assert!(matches!(result, Err(Error::Lost { reason: Loss::Deleted, .. })), "{result:?}");
+    assert!(locks.mutex("x").run(|lease| lease.is_valid()).unwrap());
+}
+
+#[test]
+fn a_loss_can_be_waited_for() {
+    let locks = blocking::connect("memory:").unwrap();
+    let lease = locks.mutex("x").ttl(Duration::from_millis(50)).no_renewal().lock().unwrap();
+    assert_eq!(lease.wait_lost(Duration::from_secs(60)).unwrap(), Some(Loss::Expired));
+    let lease = locks.mutex("x").lock().unwrap();
+    assert_eq!(lease.wait_lost(Duration::from_millis(1)).unwrap(), None);
+    lease.extend(Duration::from_secs(60)).unwrap();
+    assert!(lease.remaining() > Duration::from_secs(50));
+}
+
+#[test]
+fn a_panic_under_the_lock_lets_it_go() {
+    let locks = blocking::connect("memory:").unwrap();
+    let inner = locks.clone();
+    let panicked = std::thread::spawn(move || inner.mutex("x").run(|_| panic!("on purpose"))).join();
+    assert!(panicked.is_err());
+    locks.settled().unwrap();
+    assert!(locks.mutex("x").try_lock().unwrap().is_some());
+}
+
+#[test]
+fn inside_a_runtime_it_is_an_error_and_not_a_panic() {
+    let locks = blocking::connect("memory:").unwrap();
+    let refused = |locks: &blocking::Locks| matches!(locks.mutex("x").lock(), Err(Error::InsideRuntime));
+    assert!(!refused(&locks));
+    for runtime in [
+        tokio::runtime::Builder::new_current_thread().build().unwrap(),
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap(),
+    ] {
+        runtime.block_on(async {
+            assert!(refused(&locks), "in block_on");
+            let inner = locks.clone();
+            tokio::spawn(async move { assert!(refused(&inner), "in a task") }).await.unwrap();
+            let inner = locks.clone();
+            let allowed = tokio::task::spawn_blocking(move || !refused(&inner)).await.unwrap();
+            assert!(allowed, "on a thread where blocking is fine");
+            assert!(matches!(blocking::connect("memory:"), Err(Error::InsideRuntime)));
+        });
+        // The probe gave back the budget it took, and a thread that merely knows a runtime may block.
+        let _context = runtime.enter();
+        assert!(!refused(&locks), "outside any task");
+    }
+}
+
+#[test]
+fn a_lease_keeps_its_client_alive() {
+    let locks = blocking::connect("memory:").unwrap();
+    let lease = locks.mutex("x").ttl(Duration::from_millis(60)).lock().unwrap();
+    let proof = lease.proof();
+    drop(locks);
+    assert_eq!(lease.wait_lost(Duration::from_millis(300)).unwrap(), None, "it is still renewed");
+    drop(lease);
+    assert_eq!(proof.loss(), Some(Loss::Released));
+}

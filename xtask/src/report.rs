@@ -1,0 +1,120 @@
+//! What was run, how long it took, and what came of it: the table at the end.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::tally::Tally;
+
+#[derive(Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+    tests: Option<Tally>,
+}
+
+struct Row {
+    step: &'static str,
+    took: Duration,
+    came_of_it: String,
+}
+
+impl Report {
+    /// Runs a step, and notes it whether it succeeds or not. What the step returns is shown in the table.
+    pub(crate) fn step(&mut self, step: &'static str, run: impl FnOnce() -> Result<String>) -> Result<()> {
+        let started = Instant::now();
+        let ran = run();
+        let came_of_it = ran.as_ref().map_or_else(|_| "FAILED".to_owned(), Clone::clone);
+        self.rows.push(Row {
+            step,
+            took: started.elapsed(),
+            came_of_it,
+        });
+        ran.map(drop)
+    }
+
+    /// Like [`step`](Report::step), for one that counts tests.
+    pub(crate) fn tests(
+        &mut self,
+        step: &'static str,
+        run: impl FnOnce() -> (Tally, Result<()>),
+    ) -> Result<()> {
+        let started = Instant::now();
+        let (tally, ran) = run();
+        let failed = if ran.is_ok() { "" } else { "FAILED: " };
+        self.rows.push(Row {
+            step,
+            took: started.elapsed(),
+            came_of_it: format!("{failed}{tally}"),
+        });
+        // Only a run that succeeded may end in "0 failed": one that crashed or did not compile has no failed test.
+        self.tests = ran.is_ok().then_some(tally);
+        ran
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{:<10} {:>12}  result", "step", "took")?;
+        for row in &self.rows {
+            write!(
+                f,
+                "\n{:<10} {:>12}  {}",
+                row.step,
+                shown(row.took),
+                row.came_of_it
+            )?;
+        }
+        match &self.tests {
+            Some(tally) => write!(f, "\n\n{} passed, {} failed", tally.passed, tally.failed),
+            None => Ok(()),
+        }
+    }
+}
+
+fn shown(took: Duration) -> String {
+    match took.as_secs() {
+        0..60 => format!("{:.1} s", took.as_secs_f64()),
+        secs => format!("{} min {:02} s", secs / 60, secs % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally() -> Tally {
+        let mut tally = Tally::default();
+        tally.feed(
+            b"     Running tests/a.rs (a)
+test result: ok. 9 passed; 0 failed; 0 ignored
+",
+        );
+        tally.finish();
+        tally
+    }
+
+    #[test]
+    fn the_last_line_is_the_count_alone() {
+        let mut report = Report::default();
+        assert_eq!(report.step("fmt", || Ok("ok".to_owned())), Ok(()));
+        assert_eq!(report.tests("test", || (tally(), Ok(()))), Ok(()));
+        let text = report.to_string();
+        assert_eq!(text.lines().last(), Some("9 passed, 0 failed"), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_failed_does_not_end_in_a_count() {
+        let mut report = Report::default();
+        let died = || Err("Cargo ended with signal 11.".to_owned());
+        assert_eq!(report.tests("test", || (tally(), died())), died());
+        let text = report.to_string();
+        assert!(text.contains("FAILED: 1 test binaries"), "{text}");
+        assert!(!text.lines().any(|line| line == "9 passed, 0 failed"), "{text}");
+    }
+
+    #[test]
+    fn durations_are_for_people() {
+        assert_eq!(shown(Duration::from_millis(440)), "0.4 s");
+        assert_eq!(shown(Duration::from_secs(123)), "2 min 03 s");
+    }
+}

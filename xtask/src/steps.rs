@@ -1,0 +1,123 @@
+//! `test`, `soak` and `bench`: which calls of cargo they are made of.
+
+use crate::Result;
+use crate::cargo::Cargo;
+use crate::programs;
+use crate::report::Report;
+use crate::tally::Tally;
+
+/// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
+/// `--benches` would also start every library and binary with arguments meant for a benchmark.
+const BENCHES: &[&str] = &["core"];
+
+/// The part of its full length at which a long proof runs; the tests read it from the environment.
+const SCALE: &str = "LEASEHOLD_SCALE";
+
+/// A part of `cargo xtask test` that can be run alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Fmt,
+    Clippy,
+    Doc,
+    Test,
+}
+
+impl Step {
+    /// In the order they are run: the quick ones first.
+    pub(crate) const ALL: [Step; 4] = [Step::Fmt, Step::Clippy, Step::Doc, Step::Test];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Step::Fmt => "fmt",
+            Step::Clippy => "clippy",
+            Step::Doc => "doc",
+            Step::Test => "test",
+        }
+    }
+
+    fn call(self) -> Cargo {
+        match self {
+            Step::Fmt => Cargo::new("fmt --all --check"),
+            Step::Clippy => Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
+            Step::Doc => {
+                Cargo::new("doc --workspace --no-deps --all-features").env("RUSTDOCFLAGS", "-D warnings")
+            }
+            Step::Test => tests().env(SCALE, "0.1"),
+        }
+    }
+}
+
+/// Everything a change has to pass, or one step of it. Stops at the first that fails.
+pub(crate) fn test(only: Option<Step>) -> Result<()> {
+    let mut report = Report::default();
+    let ran = run(&mut report, only);
+    println!("{report}");
+    ran
+}
+
+/// The tests at full length, with what they print.
+pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
+    let call = filter
+        .into_iter()
+        .fold(tests(), Cargo::arg)
+        .arg("--")
+        .arg("--nocapture")
+        .env(SCALE, "1");
+    let mut report = Report::default();
+    let ran = install(&mut report).and_then(|()| report.tests("soak", || counted(&call)));
+    println!("{report}");
+    let again = filter.map_or_else(String::new, |filter| format!(" {filter}"));
+    ran.map_err(|why| format!("The soak failed. {why} To run it again: cargo xtask soak{again}"))
+}
+
+/// The benchmarks; they print markdown themselves.
+pub(crate) fn bench(filter: Option<&str>) -> Result<()> {
+    let call = Cargo::new("bench --workspace --all-features");
+    let call = BENCHES
+        .iter()
+        .fold(call, |call, bench| call.arg("--bench").arg(*bench));
+    let call = filter
+        .into_iter()
+        .fold(call, |call, filter| call.arg("--").arg(filter));
+    call.run().map_err(|why| format!("A benchmark failed. {why}"))
+}
+
+fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
+    if only.is_none_or(|step| step == Step::Test) {
+        install(report)?;
+    }
+    for step in Step::ALL
+        .into_iter()
+        .filter(|step| only.is_none_or(|only| only == *step))
+    {
+        let name = step.name();
+        let ran = match step {
+            Step::Test => report.tests(name, || counted(&step.call())),
+            _ => report.step(name, || step.call().run().map(|()| "ok".to_owned())),
+        };
+        ran.map_err(|why| {
+            format!("Step `{name}` failed. {why} To run it again, alone: cargo xtask test --only {name}")
+        })?;
+    }
+    Ok(())
+}
+
+fn install(report: &mut Report) -> Result<()> {
+    report.step("programs", programs::ensure)
+}
+
+fn tests() -> Cargo {
+    Cargo::new("test --workspace --all-features --no-fail-fast")
+}
+
+/// Cargo is content with a run in which no test ran, or in which one ended its process with `exit(0)` before the
+/// rest had their turn. Neither proves anything, so neither passes here.
+fn counted(call: &Cargo) -> (Tally, Result<()>) {
+    let (tally, ran) = call.run_tests();
+    let ran = match ran {
+        Ok(()) if tally.unfinished > 0 => Err("A test binary ended without a result.".to_owned()),
+        Ok(()) if tally.passed == 0 => Err("No test was run; does the filter match any?".to_owned()),
+        ran => ran,
+    };
+    (tally, ran)
+}
