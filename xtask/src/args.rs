@@ -33,12 +33,8 @@ pub(crate) fn parse(args: &[String]) -> Result<Asked> {
     match *command {
         "help" => Ok(Asked::Help),
         "test" => Ok(Asked::Test { only: only(rest)? }),
-        "soak" => Ok(Asked::Soak {
-            filter: filter(rest)?,
-        }),
-        "bench" => Ok(Asked::Bench {
-            filter: filter(rest)?,
-        }),
+        "soak" => Ok(Asked::Soak { filter: filter(rest)? }),
+        "bench" => Ok(Asked::Bench { filter: filter(rest)? }),
         "deny" if rest.is_empty() => Ok(Asked::Deny),
         "deny" => Err("`deny` takes no arguments.".to_owned()),
         other => Err(format!("There is no command `{other}`.")),
@@ -87,51 +83,25 @@ mod tests {
     fn every_command_is_understood() {
         assert_eq!(parsed("test"), Ok(Asked::Test { only: None }));
         assert_eq!(parsed("soak"), Ok(Asked::Soak { filter: None }));
-        assert_eq!(
-            parsed("soak keeper"),
-            Ok(Asked::Soak {
-                filter: Some("keeper".to_owned())
-            })
-        );
-        assert_eq!(
-            parsed("bench mutex"),
-            Ok(Asked::Bench {
-                filter: Some("mutex".to_owned())
-            })
-        );
+        assert_eq!(parsed("soak keeper"), Ok(Asked::Soak { filter: Some("keeper".to_owned()) }));
+        assert_eq!(parsed("bench mutex"), Ok(Asked::Bench { filter: Some("mutex".to_owned()) }));
         assert_eq!(parsed("deny"), Ok(Asked::Deny));
     }
 
     #[test]
     fn every_step_can_be_run_alone() {
         for step in Step::ALL {
-            assert_eq!(
-                parsed(&format!("test --only {}", step.name())),
-                Ok(Asked::Test { only: Some(step) })
-            );
-            assert_eq!(
-                parsed(&format!("test --only={}", step.name())),
-                Ok(Asked::Test { only: Some(step) })
-            );
-            assert!(
-                USAGE.contains(step.name()),
-                "the usage does not name {}",
-                step.name()
-            );
+            assert_eq!(parsed(&format!("test --only {}", step.name())), Ok(Asked::Test { only: Some(step) }));
+            assert_eq!(parsed(&format!("test --only={}", step.name())), Ok(Asked::Test { only: Some(step) }));
+            assert!(USAGE.contains(step.name()), "the usage does not name {}", step.name());
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in [
-            "frobnicate",
-            "test keeper",
-            "test --only",
-            "test --only x",
-            "soak -x",
-            "bench a b",
-            "deny x",
-        ] {
+        for line in
+            ["frobnicate", "test keeper", "test --only", "test --only x", "soak -x", "bench a b", "deny x"]
+        {
             assert!(parsed(line).is_err(), "{line}");
         }
     }

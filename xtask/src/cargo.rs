@@ -72,9 +72,7 @@ impl Cargo {
         if io::stdout().is_terminal() && env::var_os("CARGO_TERM_COLOR").is_none() {
             command.env("CARGO_TERM_COLOR", "always");
         }
-        command
-            .stdout(writer.try_clone().map_err(no_start)?)
-            .stderr(writer);
+        command.stdout(writer.try_clone().map_err(no_start)?).stderr(writer);
         let mut child = command.spawn().map_err(no_start)?;
         // It holds our ends of the pipe; while they are open, the reader sees no end.
         drop(command);
@@ -84,9 +82,7 @@ impl Cargo {
             pass_through(reader, &tally);
             sender.send(())
         });
-        let status = child
-            .wait()
-            .map_err(|error| format!("Waiting for cargo failed: {error}."))?;
+        let status = child.wait().map_err(|error| format!("Waiting for cargo failed: {error}."))?;
         closed.recv_timeout(OUTPUT_CLOSES_WITHIN).map_err(|_| {
             format!("Cargo ended with {status}, but a process that a test left behind holds the output open.")
         })?;
@@ -96,10 +92,7 @@ impl Cargo {
     fn command(&self) -> Command {
         // `cargo run` says which cargo it is; another one on PATH might be of another toolchain.
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command
-            .args(&self.args)
-            .envs(self.env.iter().copied())
-            .current_dir(root());
+        command.args(&self.args).envs(self.env.iter().copied()).current_dir(root());
         if self.sees_tools {
             let mut path = env::var_os("PATH").unwrap_or_default();
             path.push(":");
@@ -126,9 +119,7 @@ impl fmt::Display for Cargo {
 
 /// Where programs are installed that only this repository needs: `cargo clean` takes them away.
 pub(crate) fn tools() -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root().join("target"), PathBuf::from)
-        .join("tools")
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from).join("tools")
 }
 
 /// The root of the workspace, wherever in it we were called.
@@ -162,11 +153,7 @@ fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
 }
 
 fn verdict(status: ExitStatus) -> Result<()> {
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("Cargo ended with {status}."))
-    }
+    if status.success() { Ok(()) } else { Err(format!("Cargo ended with {status}.")) }
 }
 
 fn no_start(error: io::Error) -> String {
@@ -188,12 +175,7 @@ mod tests {
 
     #[test]
     fn a_call_is_shown_as_a_shell_would_take_it() {
-        let call = Cargo::new("doc --no-deps")
-            .env("RUSTDOCFLAGS", "-D warnings")
-            .arg("it's");
-        assert_eq!(
-            call.to_string(),
-            r"RUSTDOCFLAGS='-D warnings' cargo doc --no-deps 'it'\''s'"
-        );
+        let call = Cargo::new("doc --no-deps").env("RUSTDOCFLAGS", "-D warnings").arg("it's");
+        assert_eq!(call.to_string(), r"RUSTDOCFLAGS='-D warnings' cargo doc --no-deps 'it'\''s'");
     }
 }

@@ -11,11 +11,7 @@ pub(crate) fn check() -> Result<()> {
     // for "the advisories could not be fetched".
     let rest = call("check licenses bans sources").run();
     let fetched = call("fetch db").run();
-    let advisories = if fetched.is_ok() {
-        call("check advisories").run()
-    } else {
-        Ok(())
-    };
+    let advisories = if fetched.is_ok() { call("check advisories").run() } else { Ok(()) };
     if fetched.is_err() {
         println!(
             "\nNOT CHECKED: the advisory database could not be fetched (see above), so nobody looked for known \
@@ -28,10 +24,7 @@ pub(crate) fn check() -> Result<()> {
         .collect();
     match findings.as_slice() {
         [] => Ok(()),
-        _ => Err(format!(
-            "cargo-deny found fault with the {}; see above.",
-            findings.join(", and with the ")
-        )),
+        _ => Err(format!("cargo-deny found fault with the {}; see above.", findings.join(", and with the "))),
     }
 }
 

@@ -17,10 +17,8 @@ type Result<T> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
     // Lossy is good enough: a filter that is not UTF-8 matches no test.
-    let args: Vec<String> = std::env::args_os()
-        .skip(1)
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .collect();
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let asked = match args::parse(&args) {
         Ok(asked) => asked,
         Err(why) => {

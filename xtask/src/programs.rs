@@ -22,10 +22,7 @@ const PROGRAMS: &[Program] = &[Program {
 
 /// Installs what is missing; says what there is.
 pub(crate) fn ensure() -> Result<String> {
-    let missing: Vec<&Program> = PROGRAMS
-        .iter()
-        .filter(|program| !is_on_path(program.name))
-        .collect();
+    let missing: Vec<&Program> = PROGRAMS.iter().filter(|program| !is_on_path(program.name)).collect();
     if missing.is_empty() {
         return Ok(format!("{}: found", names(PROGRAMS.iter())));
     }
@@ -44,11 +41,7 @@ pub(crate) fn ensure() -> Result<String> {
 }
 
 fn install(missing: &[&Program]) -> Result<()> {
-    let packages: Vec<&str> = missing
-        .iter()
-        .flat_map(|program| program.packages)
-        .copied()
-        .collect();
+    let packages: Vec<&str> = missing.iter().flat_map(|program| program.packages).copied().collect();
     let by_hand = |why: &str| {
         Err(format!(
             "Missing: {}. {why}; install them yourself (on Debian: `apt-get install {}`) and try again.",
@@ -79,10 +72,7 @@ fn install(missing: &[&Program]) -> Result<()> {
 }
 
 fn names<'a>(programs: impl Iterator<Item = &'a Program>) -> String {
-    programs
-        .map(|program| program.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+    programs.map(|program| program.name).collect::<Vec<_>>().join(", ")
 }
 
 pub(crate) fn is_on_path(name: &str) -> bool {
@@ -90,8 +80,5 @@ pub(crate) fn is_on_path(name: &str) -> bool {
 }
 
 fn is_root() -> bool {
-    Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }

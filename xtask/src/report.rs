@@ -24,11 +24,7 @@ impl Report {
         let started = Instant::now();
         let ran = run();
         let came_of_it = ran.as_ref().map_or_else(|_| "FAILED".to_owned(), Clone::clone);
-        self.rows.push(Row {
-            step,
-            took: started.elapsed(),
-            came_of_it,
-        });
+        self.rows.push(Row { step, took: started.elapsed(), came_of_it });
         ran.map(drop)
     }
 
@@ -41,11 +37,7 @@ impl Report {
         let started = Instant::now();
         let (tally, ran) = run();
         let failed = if ran.is_ok() { "" } else { "FAILED: " };
-        self.rows.push(Row {
-            step,
-            took: started.elapsed(),
-            came_of_it: format!("{failed}{tally}"),
-        });
+        self.rows.push(Row { step, took: started.elapsed(), came_of_it: format!("{failed}{tally}") });
         // Only a run that succeeded may end in "0 failed": one that crashed or did not compile has no failed test.
         self.tests = ran.is_ok().then_some(tally);
         ran
@@ -56,13 +48,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\n{:<10} {:>12}  result", "step", "took")?;
         for row in &self.rows {
-            write!(
-                f,
-                "\n{:<10} {:>12}  {}",
-                row.step,
-                shown(row.took),
-                row.came_of_it
-            )?;
+            write!(f, "\n{:<10} {:>12}  {}", row.step, shown(row.took), row.came_of_it)?;
         }
         match &self.tests {
             Some(tally) => write!(f, "\n\n{} passed, {} failed", tally.passed, tally.failed),

@@ -57,12 +57,7 @@ pub(crate) fn test(only: Option<Step>) -> Result<()> {
 
 /// The tests at full length, with what they print.
 pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
-    let call = filter
-        .into_iter()
-        .fold(tests(), Cargo::arg)
-        .arg("--")
-        .arg("--nocapture")
-        .env(SCALE, "1");
+    let call = filter.into_iter().fold(tests(), Cargo::arg).arg("--").arg("--nocapture").env(SCALE, "1");
     let mut report = Report::default();
     let ran = install(&mut report).and_then(|()| report.tests("soak", || counted(&call)));
     println!("{report}");
@@ -73,12 +68,8 @@ pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
 /// The benchmarks; they print markdown themselves.
 pub(crate) fn bench(filter: Option<&str>) -> Result<()> {
     let call = Cargo::new("bench --workspace --all-features");
-    let call = BENCHES
-        .iter()
-        .fold(call, |call, bench| call.arg("--bench").arg(*bench));
-    let call = filter
-        .into_iter()
-        .fold(call, |call, filter| call.arg("--").arg(filter));
+    let call = BENCHES.iter().fold(call, |call, bench| call.arg("--bench").arg(*bench));
+    let call = filter.into_iter().fold(call, |call, filter| call.arg("--").arg(filter));
     call.run().map_err(|why| format!("A benchmark failed. {why}"))
 }
 
@@ -86,10 +77,7 @@ fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
     if only.is_none_or(|step| step == Step::Test) {
         install(report)?;
     }
-    for step in Step::ALL
-        .into_iter()
-        .filter(|step| only.is_none_or(|only| only == *step))
-    {
+    for step in Step::ALL.into_iter().filter(|step| only.is_none_or(|only| only == *step)) {
         let name = step.name();
         let ran = match step {
             Step::Test => report.tests(name, || counted(&step.call())),

@@ -63,13 +63,7 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally {
-            binaries,
-            documented,
-            passed,
-            failed,
-            ..
-        } = self;
+        let Tally { binaries, documented, passed, failed, .. } = self;
         write!(
             f,
             "{binaries} test binaries, doc tests of {documented} crates: {passed} passed, {failed} failed"
@@ -87,11 +81,7 @@ impl fmt::Display for Tally {
 /// The number before `what` in "ok. 5 passed; 0 failed; …"; 0 where there is none.
 fn count(result: &str, what: &str) -> u64 {
     let words: Vec<&str> = result.split([' ', ';']).collect();
-    words
-        .windows(2)
-        .find(|pair| pair[1] == what)
-        .and_then(|pair| pair[0].parse().ok())
-        .unwrap_or(0)
+    words.windows(2).find(|pair| pair[1] == what).and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
 }
 
 /// Cuts out `ESC [ … letter`, which colours a terminal.
@@ -99,11 +89,7 @@ fn without_colours(line: &str) -> String {
     let mut pieces = line.split("\x1b[");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        plain.push_str(
-            piece
-                .split_once(|c: char| c.is_ascii_alphabetic())
-                .map_or("", |(_, rest)| rest),
-        );
+        plain.push_str(piece.split_once(|c: char| c.is_ascii_alphabetic()).map_or("", |(_, rest)| rest));
     }
     plain
 }
@@ -151,10 +137,7 @@ mod tests {
             "     Running tests/a.rs (a)\n\nrunning 9 tests\nerror: test failed\n     Running tests/b.rs (b)\n\
              test result: ok. 1 passed; 0 failed; 0 ignored\n     Running tests/c.rs (c)\n",
         );
-        assert_eq!(
-            (tally.binaries, tally.passed, tally.failed, tally.unfinished),
-            (3, 1, 0, 2)
-        );
+        assert_eq!((tally.binaries, tally.passed, tally.failed, tally.unfinished), (3, 1, 0, 2));
     }
 
     #[test]

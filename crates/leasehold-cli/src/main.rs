@@ -20,10 +20,8 @@ const EX_UNAVAILABLE: u8 = 69;
 
 fn main() -> ExitCode {
     // Lossy is good enough: an argument is compared or shown, never used as a path.
-    let args: Vec<String> = std::env::args_os()
-        .skip(1)
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .collect();
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["--help" | "-h" | "help"] => print(HELP),

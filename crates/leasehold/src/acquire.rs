@@ -7,7 +7,7 @@ use crate::attempt::Attempt;
 use crate::claim::{Acquired, Busy, Claim, Names, Renewed, Share, Ticket, Wait};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
-use crate::event::Event;
+use crate::event::{Event, Loss};
 use crate::lease::Lease;
 use crate::locks::Client;
 use crate::meeting::{Baton, Key, Met, Visit};
@@ -166,5 +166,8 @@ async fn ensure_validity(baton: &Baton, needed: Duration) -> Result<()> {
         return Ok(());
     }
     // The caller drops the baton, and with it goes the claim.
+    if tenancy.end() == Some(Loss::Closed) {
+        return Err(Error::Closed);
+    }
     Err(Error::Late { names: tenancy.names().clone(), left, needed })
 }

@@ -233,8 +233,7 @@ impl Engine {
             store: "operating system",
             why: format!("no background thread for a blocking client: {error}"),
         };
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<Janitor>();
         let work = move || {

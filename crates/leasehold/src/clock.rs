@@ -27,7 +27,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Later than anything that will be.
+    /// Later than anything that will be: it never comes.
     pub const FAR: Deadline = Deadline { ns: u64::MAX };
 
     pub(crate) fn from_ns(ns: u64) -> Self {
@@ -137,6 +137,7 @@ impl Clock {
     /// Dropping the future forgets the timer; nothing else happens.
     pub fn sleep_until(&self, deadline: Deadline) -> Sleep {
         match &*self.0 {
+            _ if deadline == Deadline::FAR => Sleep(Inner::Forever),
             Kind::Tokio { origin } => {
                 // tokio's timers end at about two years; a sleep that long is for ever here.
                 const FAR: Duration = Duration::from_secs(400 * 24 * 3_600);
@@ -193,6 +194,7 @@ impl fmt::Debug for Clock {
 pub struct Sleep(Inner);
 
 enum Inner {
+    Forever,
     Tokio(Pin<Box<tokio::time::Sleep>>),
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
     Timer {
@@ -207,6 +209,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.0 {
+            Inner::Forever => Poll::Pending,
             Inner::Tokio(sleep) => sleep.as_mut().poll(cx),
             #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
             Inner::Timer { clock, deadline, id } => {
@@ -317,10 +320,8 @@ mod boottime {
         }
 
         pub(super) fn set_alarm(&self, deadline: Deadline) {
-            let spec = |ns: u64| Timespec {
-                tv_sec: (ns / 1_000_000_000) as _,
-                tv_nsec: (ns % 1_000_000_000) as _,
-            };
+            let spec =
+                |ns: u64| Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
             // 2^62 ns is 146 years of uptime, and still a time the kernel accepts.
             let at = Itimerspec { it_interval: spec(0), it_value: spec(deadline.as_ns().clamp(1, 1 << 62)) };
             let set = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::ABSTIME, &at);

@@ -104,7 +104,11 @@ impl Options {
             }
             _ => {
                 let shown = if url.contains(':') { format!("{scheme}:…") } else { "…".to_owned() };
-                return Err(Error::invalid("store URL", shown, "no such store in this build; it has `memory:`"));
+                return Err(Error::invalid(
+                    "store URL",
+                    shown,
+                    "no such store in this build; it has `memory:`",
+                ));
             }
         };
         Locks::over(store, self)

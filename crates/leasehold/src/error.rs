@@ -55,7 +55,9 @@ pub enum Error {
     },
 
     /// The request may or may not have been executed. It counts as "not held"; the clean-up is under way.
-    #[error("the outcome of {what} on {names} is unknown ({why}); it counts as not held, and is being cleaned up")]
+    #[error(
+        "the outcome of {what} on {names} is unknown ({why}); it counts as not held, and is being cleaned up"
+    )]
     Unknown {
         /// What was held or asked for.
         names: Names,
@@ -115,7 +117,9 @@ pub enum Error {
     Closed,
 
     /// A blocking call was made where blocking would stall an async runtime.
-    #[error("a blocking call inside an async runtime would stall it; use the async API, or tokio::task::spawn_blocking")]
+    #[error(
+        "a blocking call inside an async runtime would stall it; use the async API, or tokio::task::spawn_blocking"
+    )]
     InsideRuntime,
 }
 

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::claim::Names;
+#[cfg(not(shuttle))]
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
@@ -127,6 +128,7 @@ impl Lease {
         Lease { proof: Proof { term: Arc::new(term) }, baton: Some(baton) }
     }
 
+    #[cfg(not(shuttle))]
     pub(crate) fn clock(&self) -> &Clock {
         self.proof.term.tenancy.client.clock()
     }

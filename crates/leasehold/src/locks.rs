@@ -149,4 +149,3 @@ impl fmt::Debug for Locks {
         f.debug_struct("Locks").field("store", &self.client.store).finish_non_exhaustive()
     }
 }
-

@@ -211,7 +211,9 @@ impl Hall {
             Seat::Taken { tenancy: seated } if seated.id == tenancy.id => {
                 (None, next_asks(&mut rooms, key, None).0)
             }
-            Seat::Passing { guest, baton } if baton.as_ref().is_some_and(|it| it.held.tenancy().id == tenancy.id) => {
+            Seat::Passing { guest, baton }
+                if baton.as_ref().is_some_and(|it| it.held.tenancy().id == tenancy.id) =>
+            {
                 // Its taker was woken when it was passed, and asks the store instead.
                 let (guest, baton) = (*guest, baton.take());
                 room.seat = Seat::Asking { guest, left: None };

@@ -64,7 +64,8 @@ fn each_promise_is_named_by_a_case() {
 
 /// Runs the whole suite with this seed on a runtime of its own, and returns the trace.
 fn storm(seed: u64) -> Vec<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let subject = Stormy::new(seed);
     runtime.block_on(async {
         let report = conformance::check(&subject).await;
@@ -94,7 +95,10 @@ fn the_same_seed_gives_the_same_trace() {
         }
         assert_eq!(first.len(), second.len(), "seed {seed}");
     });
-    assert_ne!(storm(1).iter().map(|l| strip(l)).collect::<Vec<_>>(), storm(2).iter().map(|l| strip(l)).collect::<Vec<_>>());
+    assert_ne!(
+        storm(1).iter().map(|l| strip(l)).collect::<Vec<_>>(),
+        storm(2).iter().map(|l| strip(l)).collect::<Vec<_>>()
+    );
 }
 
 /// Names carry a random part, so that trials on a shared server do not meet.
@@ -103,7 +107,9 @@ fn strip(line: &str) -> String {
     let mut rest = line;
     while let Some((before, after)) = rest.split_once(':') {
         out.push_str(before);
-        let is_random = after.len() >= 13 && after.as_bytes()[12] == b':' && after[..12].bytes().all(|b| b.is_ascii_hexdigit());
+        let is_random = after.len() >= 13
+            && after.as_bytes()[12] == b':'
+            && after[..12].bytes().all(|b| b.is_ascii_hexdigit());
         rest = if is_random { &after[13..] } else { after };
         out.push(':');
     }

@@ -157,8 +157,13 @@ impl Faulty {
         outcome
     }
 
-    async fn deliver<T, F>(self, fate: Fate, repeatable: bool, execute: F, mut reply: oneshot::Sender<Result<T>>)
-    where
+    async fn deliver<T, F>(
+        self,
+        fate: Fate,
+        repeatable: bool,
+        execute: F,
+        mut reply: oneshot::Sender<Result<T>>,
+    ) where
         T: Send + 'static,
         F: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync + 'static,
     {

@@ -439,8 +439,7 @@ impl State {
     }
 
     fn why_gone(&self, names: &Names) -> Loss {
-        let taken =
-            |name: &Name| self.names.get(name).is_some_and(|place| !place.holders.is_empty());
+        let taken = |name: &Name| self.names.get(name).is_some_and(|place| !place.holders.is_empty());
         if names.into_iter().any(taken) { Loss::Taken } else { Loss::Deleted }
     }
 

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::claim::{
-    Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket,
-};
+use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::name::Name;

@@ -192,7 +192,10 @@ async fn a_renewal_moves_the_deadline_and_never_shortens_it(t: &Trial<'_>) {
     let Renewed::Until(still) = short.renew(&mine).await else { panic!("held, and not renewed") };
     let margin = a.ttl.drift();
     a.store.clock().sleep_until(renewed.minus(margin + a.late_window() * 2)).await;
-    assert!(a.is_refused(&a.exclusive("x")).await || a.now() > renewed, "a shorter renewal shortened the claim");
+    assert!(
+        a.is_refused(&a.exclusive("x")).await || a.now() > renewed,
+        "a shorter renewal shortened the claim"
+    );
     assert!(still <= renewed.plus(margin), "believed for longer than granted");
 }
 

@@ -59,7 +59,10 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn client(hand: &Hand) -> Locks {
-    ok(Locks::over(hand.store.clone(), ok(ok(Options::default().ttl(hand.ttl.as_duration())).owner("client"))))
+    ok(Locks::over(
+        hand.store.clone(),
+        ok(ok(Options::default().ttl(hand.ttl.as_duration())).owner("client")),
+    ))
 }
 
 async fn lock(hand: &Hand, locks: &Locks, short: &str) -> Lease {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::claim::{
-    Acquired, Claim, Converted, Evicted, Grant, Names, Permits, Released, Renewed, Share, Status, Ticket, Wait,
+    Acquired, Claim, Converted, Evicted, Grant, Names, Permits, Released, Renewed, Share, Status, Ticket,
+    Wait,
 };
 use crate::clock::Deadline;
 use crate::error::{Error, Result};

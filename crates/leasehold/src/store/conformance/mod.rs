@@ -134,7 +134,10 @@ pub async fn run(subject: &dyn Subject, case: &Case) -> bool {
         trial.nothing_is_left().await;
     };
     if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
-        eprintln!("conformance: `{}` does not hold (promise {}: {:?})", case.name, case.promise as u8, case.promise);
+        eprintln!(
+            "conformance: `{}` does not hold (promise {}: {:?})",
+            case.name, case.promise as u8, case.promise
+        );
         std::panic::resume_unwind(panic);
     }
     true

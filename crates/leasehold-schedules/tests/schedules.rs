@@ -1,0 +1,276 @@
+//! The lease, the keeper, the meeting and the janitor under many schedules: no lost wake-up, no double pass, no
+//! use after loss. Shuttle runs each scenario with every lock, atomic and await as a possible switch of tasks; a
+//! task that waits for ever is a deadlock it reports.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_schedules::store::memory::Memory;
+use leasehold_schedules::{Clock, Error, Lease, Locks, Loss, Options, Proof};
+use shuttle::future::block_on;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::{Arc, Mutex};
+use shuttle::thread;
+
+/// A scenario's share of the schedules, at full scale.
+fn explore(scenario: impl Fn() + Send + Sync + 'static) {
+    const SCHEDULES: f64 = 200_000.0;
+    let scale: f64 = std::env::var("LEASEHOLD_SCALE").map_or(0.1, |text| text.parse().expect("a number"));
+    let schedules = (SCHEDULES * scale) as usize;
+    let scenario = std::sync::Arc::new(scenario);
+    // Random finds the broad faults, PCT the deep ones that need few switches at just the right places.
+    let pct = scenario.clone();
+    shuttle::check_random(move || scenario(), schedules / 2);
+    shuttle::check_pct(move || pct(), schedules / 2, 3);
+    println!("{} schedules", schedules / 2 * 2);
+}
+
+/// A store on a clock that stands still unless moved, and two clients of it.
+struct World {
+    clock: Clock,
+    a: Locks,
+    b: Locks,
+    witness: Witness,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Clock::manual();
+        let store = Arc::new(Memory::new(clock.clone()));
+        let client = || Locks::over(store.clone(), Options::default()).unwrap();
+        World { clock, a: client(), b: client(), witness: Witness::default() }
+    }
+
+    /// Nothing is held and nobody waits, once everything dropped has been withdrawn.
+    fn nothing_is_left(&self) {
+        block_on(async {
+            self.a.settled().await;
+            self.b.settled().await;
+            assert!(self.a.inspect("x").await.unwrap().is_none(), "left in the store");
+        });
+    }
+}
+
+/// Sees every lease: each fence once, and no two leases valid at once.
+#[derive(Clone, Default)]
+struct Witness {
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    fences: BTreeSet<u64>,
+    in_use: Vec<Proof>,
+}
+
+impl Witness {
+    fn enter(&self, lease: &Lease) {
+        let mut seen = self.seen.lock().unwrap();
+        assert!(seen.fences.insert(lease.fence().get()), "fence {} was given twice", lease.fence());
+        for other in &seen.in_use {
+            // Validity ends once and for all. If the other is valid now, and this one is still valid after that,
+            // both were valid at the moment of the first look.
+            assert!(!(other.is_valid() && lease.is_valid()), "two leases are valid at once");
+        }
+        seen.in_use.push(lease.proof());
+    }
+
+    fn leave(&self, lease: &Lease) {
+        self.seen.lock().unwrap().in_use.retain(|proof| proof.fence() != lease.fence());
+    }
+
+    fn count(&self) -> usize {
+        self.seen.lock().unwrap().fences.len()
+    }
+}
+
+/// Polls a future some random number of times and then drops it.
+async fn impatiently<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut polls = thread_rng().gen_range(0..4);
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        if polls == 0 {
+            return Poll::Ready(None);
+        }
+        polls -= 1;
+        // Not only when woken: the caller loses patience by itself.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+#[test]
+fn a_pass_is_never_lost_and_never_made_twice() {
+    explore(|| {
+        let world = World::new();
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (locks, witness) = (world.a.clone(), world.witness.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        block_on(async {
+                            let lease = locks.mutex("x").lock().await.unwrap();
+                            witness.enter(&lease);
+                            thread::yield_now();
+                            witness.leave(&lease);
+                            lease.release().await.unwrap();
+                        });
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(world.witness.count(), 6);
+        world.nothing_is_left();
+    });
+}
+
+#[test]
+fn cancelled_tasks_of_two_clients_leave_the_others_served() {
+    explore(|| {
+        let world = World::new();
+        let threads: Vec<_> = (0..4)
+            .map(|i| {
+                let locks = if i % 2 == 0 { world.a.clone() } else { world.b.clone() };
+                let witness = world.witness.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        let mutex = locks.mutex("x");
+                        // Two of the four give up at some point; whatever they leave, the other two get through.
+                        let lease =
+                            if i < 2 { impatiently(mutex.lock()).await } else { Some(mutex.lock().await) };
+                        let Some(lease) = lease else { return };
+                        let lease = lease.unwrap();
+                        witness.enter(&lease);
+                        thread::yield_now();
+                        witness.leave(&lease);
+                        if i % 2 == 0 {
+                            drop(lease)
+                        } else {
+                            impatiently(lease.release()).await.unwrap_or(Ok(())).unwrap()
+                        }
+                    });
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(world.witness.count() >= 2);
+        world.nothing_is_left();
+    });
+}
+
+#[test]
+fn a_lease_lost_at_any_moment_is_never_used_again() {
+    explore(|| {
+        let world = World::new();
+        let threads: Vec<_> = (0..3)
+            .map(|i| {
+                let locks = if i == 0 { world.b.clone() } else { world.a.clone() };
+                let witness = world.witness.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        let mutex =
+                            locks.mutex("x").ttl(Duration::from_millis(100)).min_validity(Duration::ZERO);
+                        let mutex = if i == 1 { mutex.no_renewal() } else { mutex };
+                        let lease = mutex.lock().await.unwrap();
+                        witness.enter(&lease);
+                        thread::yield_now();
+                        let proof = lease.proof();
+                        let loss = proof.loss();
+                        witness.leave(&lease);
+                        let end = lease.release().await;
+                        assert!(!proof.is_valid(), "valid after its release");
+                        match (loss, end) {
+                            (None, Ok(()) | Err(Error::Lost { .. })) => {}
+                            (Some(seen), Err(Error::Lost { reason, .. })) => assert_eq!(seen, reason),
+                            (seen, end) => panic!("{seen:?}, and then {end:?}"),
+                        }
+                    });
+                })
+            })
+            .collect();
+        // Time goes on at any moment, timer by timer, so that leases expire under their holders. Then it stands
+        // still: whoever waits has to be woken by what others do.
+        for _ in 0..thread_rng().gen_range(0..16) {
+            world.clock.advance_to_next();
+            thread::yield_now();
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        world.nothing_is_left();
+    });
+}
+
+#[test]
+fn an_eviction_meets_a_pass_and_a_release_at_any_moment() {
+    explore(|| {
+        let world = World::new();
+        let threads: Vec<_> = (0..3)
+            .map(|i| {
+                let locks = if i == 0 { world.b.clone() } else { world.a.clone() };
+                let witness = world.witness.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        let lease = locks.mutex("x").lock().await.unwrap();
+                        let fence = lease.fence().get();
+                        assert!(
+                            witness.seen.lock().unwrap().fences.insert(fence),
+                            "fence {fence} was given twice"
+                        );
+                        match lease.release().await {
+                            Ok(()) | Err(Error::Lost { reason: Loss::Deleted | Loss::Taken, .. }) => {}
+                            end => panic!("{end:?}"),
+                        }
+                    });
+                })
+            })
+            .collect();
+        block_on(world.b.evict("x")).unwrap();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        world.nothing_is_left();
+    });
+}
+
+#[test]
+fn closing_meets_leases_waiters_and_watchers_at_any_moment() {
+    explore(|| {
+        let world = World::new();
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let locks = world.a.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        let lease = match locks.mutex("x").lock().await {
+                            Ok(lease) => lease,
+                            Err(Error::Closed) => return,
+                            Err(error) => panic!("{error}"),
+                        };
+                        let proof = lease.proof();
+                        let watcher = thread::spawn(move || block_on(proof.lost()));
+                        thread::yield_now();
+                        let end = lease.release().await;
+                        let loss = watcher.join().unwrap();
+                        match end {
+                            Ok(()) => assert_eq!(loss, Loss::Released),
+                            Err(Error::Lost { reason, .. }) => {
+                                assert!(loss == reason || loss == Loss::Released)
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    });
+                })
+            })
+            .collect();
+        block_on(world.a.close());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        world.nothing_is_left();
+        assert!(matches!(block_on(world.a.mutex("x").lock()), Err(Error::Closed)));
+    });
+}
