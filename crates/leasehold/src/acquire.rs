@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::attempt::Attempt;
-use crate::claim::{Acquired, Busy, Claim, Names, Renewed, Share, Ticket, Wait};
+use crate::claim::{Acquired, Busy, Claim, Names, Share, Ticket, Wait};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
@@ -151,16 +151,8 @@ async fn ensure_validity(baton: &Baton, needed: Duration) -> Result<()> {
     if tenancy.remaining() >= needed {
         return Ok(());
     }
-    let due = [(tenancy.ticket.clone(), tenancy.ttl())];
-    let answer = tenancy.client.store.renew(&due).await.into_iter().next();
-    if tenancy.loss().is_none()
-        && let Some(Ok(answer)) = answer
-    {
-        tenancy.renewed(answer);
-        if matches!(answer, Renewed::Until(_)) {
-            tenancy.client.keeper.reschedule(tenancy);
-        }
-    }
+    // No answer is no renewal; what counts is what is left.
+    let _ = tenancy.renew_now(tenancy.ttl()).await;
     let left = tenancy.remaining();
     if left >= needed {
         return Ok(());

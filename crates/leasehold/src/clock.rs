@@ -80,7 +80,7 @@ enum Kind {
         origin: tokio::time::Instant,
     },
     #[cfg(any(feature = "testing", shuttle))]
-    Manual(manual::Manual),
+    Manual(Box<manual::Manual>),
 }
 
 impl Clock {
@@ -114,7 +114,7 @@ impl Clock {
     /// A clock moved by hand; see [`advance`](Clock::advance).
     #[cfg(any(feature = "testing", shuttle))]
     pub fn manual() -> Self {
-        Clock(Arc::new(Kind::Manual(manual::Manual::default())))
+        Clock(Arc::new(Kind::Manual(Box::default())))
     }
 
     /// Now.

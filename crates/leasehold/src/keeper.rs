@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::claim::{Renewed, Ticket};
 use crate::clock::{Clock, Deadline};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::{Event, Loss};
 use crate::store::Store;
 use crate::sync::{Arc, Mutex, Ordering, lock, spawn};
@@ -229,8 +229,7 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>) {
     };
     let mut answers = answers.into_iter();
     for tenancy in &batch {
-        let no_answer = || Error::Unreachable { store: store.capabilities().store, why: "no answer".into() };
-        settle(desk, tenancy, answers.next().unwrap_or_else(|| Err(no_answer())));
+        settle(desk, tenancy, answers.next().unwrap_or_else(|| Err(tenancy.client.no_answer())));
     }
 }
 

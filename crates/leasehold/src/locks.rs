@@ -126,6 +126,11 @@ impl Client {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A call of the store that was not answered in time.
+    pub(crate) fn no_answer(&self) -> Error {
+        Error::Unreachable { store: self.store.capabilities().store, why: "no answer in time".into() }
+    }
+
     /// Refuses what this store cannot do, before anything is sent.
     pub(crate) fn check(&self, request: &Request) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {

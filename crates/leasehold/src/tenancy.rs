@@ -21,6 +21,9 @@ use crate::meeting::Key;
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::ttl::Ttl;
 
+/// How long a release waits for its answer before the janitor takes over.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
 /// Invariants:
 /// - `end` is set once, and then for ever; whoever sets it has what follows from it to do;
 /// - `valid_until` never moves back, never beyond `hold_end`, and not at all after the end;
@@ -149,23 +152,32 @@ impl Tenancy {
         if let Some(reason) = self.loss() {
             return Err(self.lost(reason));
         }
-        let due = [(self.ticket.clone(), ttl)];
-        let answer = self.client.store.renew(&due).await.into_iter().next();
-        match answer {
-            Some(Ok(answer)) => {
-                // A deadline that passed meanwhile is a loss, however kind the answer.
-                if self.loss().is_none() {
-                    self.renewed(answer);
-                    self.ttl_ms.store(ttl.as_ms(), Ordering::Release);
-                    self.client.keeper.reschedule(self);
-                }
-                self.loss().map_or(Ok(()), |reason| Err(self.lost(reason)))
-            }
-            failure => {
-                let why = failure.and_then(Result::err).map_or("no answer".into(), |error| error.to_string());
-                Err(Error::Unknown { names: self.names().clone(), what: "extend", why })
-            }
+        let answer = self.renew_now(ttl).await;
+        if let Some(reason) = self.loss() {
+            return Err(self.lost(reason));
         }
+        answer.map_err(|error| {
+            let why = error.to_string();
+            Error::Unknown { names: self.names().clone(), what: "extend", why }
+        })
+    }
+
+    /// Asks the store to renew, and takes its answer if it comes before the deadline.
+    pub(crate) async fn renew_now(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
+        let due = [(self.ticket.clone(), ttl)];
+        let answers = tokio::select! {
+            biased;
+            answers = self.client.store.renew(&due) => answers,
+            () = self.clock().sleep_until(self.valid_until()) => Vec::new(),
+        };
+        let answer = answers.into_iter().next().unwrap_or_else(|| Err(self.client.no_answer()))?;
+        // A deadline that passed meanwhile is a loss, however kind the answer.
+        if self.loss().is_none() {
+            self.renewed(answer);
+            self.ttl_ms.store(ttl.as_ms(), Ordering::Release);
+            self.client.keeper.reschedule(self);
+        }
+        Ok(())
     }
 
     pub(crate) fn lost(&self, reason: Loss) -> Error {
@@ -263,7 +275,14 @@ impl Unsettled<'_> {
         self.vacate();
         let answer = match first {
             Poll::Ready(answer) => answer,
-            Poll::Pending => call.await,
+            Poll::Pending => {
+                let enough = tenancy.clock().now().plus(tenancy.ttl().third().min(PATIENCE_MAX));
+                tokio::select! {
+                    biased;
+                    answer = call => answer,
+                    () = tenancy.clock().sleep_until(enough) => Err(tenancy.client.no_answer()),
+                }
+            }
         };
         match answer {
             Ok(Released::Released) => {

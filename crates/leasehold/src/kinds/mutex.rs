@@ -16,8 +16,8 @@ use crate::ttl::Ttl;
 
 /// A lock that one holder at a time has: what [`Locks::mutex`](crate::Locks::mutex) gives.
 ///
-/// Setting it up sends nothing; a value that is not valid is reported when the lock is asked for. It can be kept,
-/// cloned, and locked any number of times.
+/// Setting it up sends nothing, and neither does a future that is not awaited; a value that is not valid is reported when the lock is asked for. It can be kept,
+/// cloned, and locked any number of times; the futures it gives do not borrow it.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
@@ -141,11 +141,14 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
-    pub async fn lock(&self) -> Result<Lease> {
-        let request = self.request()?;
-        match acquire(&self.client, &request).await? {
-            Outcome::Lease(lease) => Ok(lease),
-            Outcome::Busy { busy, waited } => Err(Error::Busy { names: request.names, busy, waited }),
+    pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.request());
+        async move {
+            let request = request?;
+            match acquire(&client, &request).await? {
+                Outcome::Lease(lease) => Ok(lease),
+                Outcome::Busy { busy, waited } => Err(Error::Busy { names: request.names, busy, waited }),
+            }
         }
     }
 
@@ -153,11 +156,14 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
-    pub async fn try_lock(&self) -> Result<Option<Lease>> {
-        let request = Request { patience: Patience::Never, ..self.request()? };
-        match acquire(&self.client, &request).await? {
-            Outcome::Lease(lease) => Ok(Some(lease)),
-            Outcome::Busy { .. } => Ok(None),
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.request());
+        async move {
+            let request = Request { patience: Patience::Never, ..request? };
+            match acquire(&client, &request).await? {
+                Outcome::Lease(lease) => Ok(Some(lease)),
+                Outcome::Busy { .. } => Ok(None),
+            }
         }
     }
 
@@ -165,26 +171,32 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Dropped anywhere, the work is cancelled and nothing is left behind.
-    pub async fn run<T, F, W>(&self, work: F) -> Result<T>
+    pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<T>> + use<T, F, W>
     where
         F: FnOnce(Proof) -> W,
         W: Future<Output = T>,
     {
-        self.lock().await?.run(work).await
+        let lock = self.lock();
+        async { lock.await?.run(work).await }
     }
 
     /// Locks, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
     ///
     /// # Cancel safety
     /// As [`Lease::run_or_rollback`].
-    pub async fn run_or_rollback<T, F, W, G, R>(&self, work: F, rollback: G) -> Result<T>
+    pub fn run_or_rollback<T, F, W, G, R>(
+        &self,
+        work: F,
+        rollback: G,
+    ) -> impl Future<Output = Result<T>> + use<T, F, W, G, R>
     where
         F: FnOnce(Proof) -> W,
         W: Future<Output = T>,
         G: FnOnce(Setback<T>) -> R,
         R: Future<Output = ()>,
     {
-        self.lock().await?.run_or_rollback(work, rollback).await
+        let lock = self.lock();
+        async { lock.await?.run_or_rollback(work, rollback).await }
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {

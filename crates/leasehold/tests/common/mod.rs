@@ -1,7 +1,24 @@
-//! What the tests share: the scale of the long proofs.
+//! What the tests share: the scale of the long proofs, clients over one store, and a store that can be made to hang.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::store::memory::Memory;
+use leasehold::{
+    Acquired, Capabilities, Claim, Clock, Converted, Evicted, Locks, Name, Options, Released, Renewed,
+    Result, Share, Status, Store, Ticket, Ttl,
+};
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
 
 /// So many at full scale; fewer where `LEASEHOLD_SCALE` says so (a tenth if nothing is said).
 pub(crate) fn scaled(full: u64) -> u64 {
@@ -29,4 +46,113 @@ pub(crate) fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
             });
         }
     });
+}
+
+/// A runtime of one thread with paused time, so that a run is the same each time.
+pub(crate) fn paused_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+}
+
+pub(crate) fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {
+    Locks::over(store.clone(), Options::default().owner(owner).unwrap()).unwrap()
+}
+
+/// Two clients over one memory store, on tokio's (paused) clock.
+pub(crate) fn two_clients() -> (Locks, Locks) {
+    let store = Arc::new(Memory::new(Clock::tokio()));
+    (client(&store, "a"), client(&store, "b"))
+}
+
+/// A memory store that hangs, is late, or fails renewals at a word, and counts what it is asked.
+#[derive(Debug)]
+pub(crate) struct Moody {
+    inner: Memory,
+    /// From now on no call is ever answered.
+    pub(crate) hangs: AtomicBool,
+    /// How late a granted acquire is answered.
+    pub(crate) grant_late_ms: AtomicU64,
+    /// So many renewals fail before one is let through.
+    pub(crate) failing_renewals: AtomicU64,
+    pub(crate) acquires: AtomicU64,
+    pub(crate) renewals: AtomicU64,
+}
+
+impl Moody {
+    pub(crate) fn new(clock: Clock) -> Arc<Self> {
+        Arc::new(Moody {
+            inner: Memory::new(clock),
+            hangs: AtomicBool::new(false),
+            grant_late_ms: AtomicU64::new(0),
+            failing_renewals: AtomicU64::new(0),
+            acquires: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn hang(&self) {
+        self.hangs.store(true, Ordering::SeqCst);
+    }
+
+    async fn mood(&self) {
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Moody {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        self.acquires.fetch_add(1, Ordering::SeqCst);
+        self.mood().await;
+        let answer = self.inner.acquire(claim).await;
+        let late = ms(self.grant_late_ms.load(Ordering::SeqCst));
+        self.clock().sleep_until(self.clock().now().plus(late)).await;
+        answer
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        self.mood().await;
+        let failing =
+            self.failing_renewals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if failing.is_ok() {
+            let error = leasehold::Error::Unreachable { store: "moody", why: "on purpose".into() };
+            return due.iter().map(|_| Err(error.clone())).collect();
+        }
+        self.inner.renew(due).await
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        self.mood().await;
+        self.inner.release(ticket).await
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        self.mood().await;
+        self.inner.convert(ticket, to).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        self.mood().await;
+        self.inner.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        self.mood().await;
+        self.inner.list(prefix, limit).await
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        self.mood().await;
+        self.inner.evict(name).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
 }

@@ -1,0 +1,257 @@
+//! Losing a lease: at its deadline whatever the store does, as an event with a reason, and never in silence.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Moody, client, ms, secs, two_clients};
+use leasehold::store::memory::Memory;
+use leasehold::{Clock, Error, Event, Locks, Loss, Options};
+use tokio::sync::mpsc;
+
+/// A client that passes on every event it hears.
+fn overheard(store: &Arc<Moody>) -> (Locks, mpsc::UnboundedReceiver<Event>) {
+    let (sender, events) = mpsc::unbounded_channel();
+    let options = Options::default().on_event(move |event| {
+        let _ = sender.send(event);
+        async {}
+    });
+    (Locks::over(store.clone(), options).unwrap(), events)
+}
+
+/// Runs guarded work on a store that hangs for ever, and returns how long the lease was believed in.
+async fn a_hanging_store(clock: Clock, ttl: Duration) -> Duration {
+    let store = Moody::new(clock.clone());
+    let (locks, mut events) = overheard(&store);
+    let lease = locks.mutex("x").ttl(ttl).lock().await.unwrap();
+    let proof = lease.proof();
+    let start = clock.now();
+    store.hang();
+
+    let cancelled = Arc::new(AtomicBool::new(false));
+    struct OnDrop(Arc<AtomicBool>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let guard = OnDrop(cancelled.clone());
+    let end = lease
+        .run(|_| async move {
+            let _guard = guard;
+            std::future::pending::<()>().await
+        })
+        .await;
+    let believed = clock.now().since(start);
+
+    assert!(matches!(end, Err(Error::Lost { reason: Loss::Unreachable, .. })), "{end:?}");
+    assert!(cancelled.load(Ordering::SeqCst), "the work goes on");
+    assert!(!proof.is_valid());
+    let reason = loop {
+        if let Event::Lost { reason, .. } = events.recv().await.unwrap() {
+            break reason;
+        }
+    };
+    assert_eq!(reason, Loss::Unreachable);
+    believed
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_for_ever_loses_the_lease_at_its_deadline() {
+    let believed = a_hanging_store(Clock::tokio(), secs(30)).await;
+    // 30 s less a drift of 302 ms; a timer of tokio's may be a millisecond late.
+    assert!(believed >= ms(29_697) && believed <= ms(29_700), "{believed:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_for_ever_loses_the_lease_on_the_real_clock_too() {
+    let believed = a_hanging_store(Clock::system().unwrap(), ms(300)).await;
+    assert!(believed >= ms(290), "lost before its deadline: {believed:?}");
+}
+
+#[tokio::test]
+async fn a_thread_that_stood_still_past_the_deadline_finds_its_lease_lost_at_the_first_look() {
+    // One thread, which blocks: neither the keeper nor a timer gets to run before the look.
+    let locks = leasehold::connect("memory:").await.unwrap();
+    let lease = locks.mutex("x").ttl(ms(30)).lock().await.unwrap();
+    assert!(lease.is_valid());
+    std::thread::sleep(ms(60));
+    assert!(!lease.is_valid());
+    assert_eq!(lease.lost().await, Loss::Expired);
+    assert!(matches!(lease.release().await, Err(Error::Lost { reason: Loss::Expired, .. })));
+}
+
+#[tokio::test]
+async fn a_machine_that_slept_past_the_ttl_finds_its_lease_lost_at_the_first_look() {
+    let clock = Clock::manual();
+    let store = Moody::new(clock.clone());
+    let locks = client(&store, "a");
+    let lease = locks.mutex("x").lock().await.unwrap();
+    // Suspended: time passes and no timer fires.
+    clock.sleep_through(secs(3_600));
+    assert!(!lease.is_valid(), "valid by the clock of before the suspend");
+    assert_eq!(lease.loss(), Some(Loss::Expired));
+    clock.advance(ms(1));
+    tokio::task::yield_now().await;
+    locks.settled().await;
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 0, "a renewal was sent after the deadline");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failed_renewal_is_tried_again() {
+    let store = Moody::new(Clock::tokio());
+    let (locks, mut events) = overheard(&store);
+    let lease = locks.mutex("x").lock().await.unwrap();
+    store.failing_renewals.store(3, Ordering::SeqCst);
+    tokio::time::sleep(secs(60)).await;
+    assert!(lease.is_valid(), "{:?}", lease.loss());
+    let mut failures = 0;
+    while let Ok(event) = events.try_recv() {
+        failures += usize::from(matches!(event, Event::RenewalFailed { .. }));
+    }
+    assert_eq!(failures, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_fail_until_the_deadline_lose_the_lease() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let lease = locks.mutex("x").lock().await.unwrap();
+    store.failing_renewals.store(u64::MAX, Ordering::SeqCst);
+    assert_eq!(lease.lost().await, Loss::Unreachable);
+    assert!(store.renewals.load(Ordering::SeqCst) > 5, "tried again until the deadline");
+    locks.settled().await;
+    assert!(locks.inspect("x").await.unwrap().is_none(), "the store is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_when_its_hold_limit_is_reached_and_the_next_is_served() {
+    let (a, b) = two_clients();
+    let lease = a.mutex("x").max_hold(secs(45)).lock().await.unwrap();
+    let waiting = tokio::spawn(async move { b.mutex("x").lock().await.map(|lease| lease.fence()) });
+    let start = tokio::time::Instant::now();
+    assert_eq!(lease.lost().await, Loss::HoldLimit);
+    assert!(start.elapsed() >= secs(45) && start.elapsed() < ms(45_010), "{:?}", start.elapsed());
+    assert!(waiting.await.unwrap().unwrap() > lease.fence());
+    assert!(lease.extend(secs(10)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extended_lease_lasts_and_a_shorter_extension_takes_nothing_away() {
+    let (a, _) = two_clients();
+    let lease = a.mutex("x").ttl(secs(10)).no_renewal().lock().await.unwrap();
+    lease.extend(secs(60)).await.unwrap();
+    assert!(lease.remaining() > secs(59));
+    lease.extend(secs(1)).await.unwrap();
+    assert!(lease.remaining() > secs(59), "{:?}", lease.remaining());
+    assert!(matches!(lease.extend(Duration::ZERO).await, Err(Error::Invalid { .. })));
+    tokio::time::sleep(secs(58)).await;
+    assert!(lease.is_valid());
+    assert_eq!(lease.lost().await, Loss::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_hangs_ends_with_the_lease() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let lease = locks.mutex("x").no_renewal().lock().await.unwrap();
+    store.hang();
+    let end = lease.extend(secs(30)).await;
+    assert!(matches!(end, Err(Error::Lost { reason: Loss::Expired, .. })), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_late_is_renewed_before_it_is_handed_out() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    store.grant_late_ms.store(20_000, Ordering::SeqCst);
+    let lease = locks.mutex("x").lock().await.unwrap();
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
+    assert!(lease.remaining() > secs(29), "{:?}", lease.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_late_and_cannot_be_renewed_is_given_back() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    store.grant_late_ms.store(20_000, Ordering::SeqCst);
+    store.failing_renewals.store(u64::MAX, Ordering::SeqCst);
+    let error = locks.mutex("x").lock().await.unwrap_err();
+    assert!(matches!(error, Error::Late { .. }), "{error:?}");
+    locks.settled().await;
+    assert!(locks.inspect("x").await.unwrap().is_none(), "given back");
+    // One who can do with less gets it.
+    assert!(locks.mutex("x").min_validity(secs(5)).lock().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_does_not_look_like_contention() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let _lease = a.mutex("x").lock().await.unwrap();
+    store.hang();
+    for mutex in [b.mutex("x"), b.mutex("x").strict_order(), a.mutex("x").ttl(secs(7))] {
+        let error = mutex.wait(secs(5)).lock().await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_without_an_answer_is_unknown_and_good_work_is_kept() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let lease = locks.mutex("x").lock().await.unwrap();
+    let other = locks.mutex("y").lock().await.unwrap();
+    let work = other.run(|_| async {
+        store.hang();
+        "done"
+    });
+    assert_eq!(work.await.unwrap(), "done");
+    let end = lease.release().await;
+    assert!(matches!(end, Err(Error::Unknown { what: "release", .. })), "{end:?}");
+    // The janitor does not try for ever: by then the TTL has done it.
+    tokio::time::timeout(secs(120), locks.settled()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_batches_hanging_do_not_keep_other_leases_from_being_renewed() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let mut leases = Vec::new();
+    for i in 0..700 {
+        leases.push(locks.mutex(format!("{i}")).lock().await.unwrap());
+    }
+    store.hang();
+    // Both batches are under way and hang; then the store is back, well before the deadlines.
+    tokio::time::sleep(secs(12)).await;
+    store.hangs.store(false, Ordering::SeqCst);
+    tokio::time::sleep(secs(60)).await;
+    let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+    assert_eq!(lost, 0, "of 700 leases");
+}
+
+#[test]
+fn a_runtime_that_shuts_down_tells_whoever_relies_on_a_lease() {
+    let clock = Clock::manual();
+    let store = Arc::new(Memory::new(clock.clone()));
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let lease = first.block_on(async { client(&store, "a").mutex("x").lock().await.unwrap() });
+    let leaked = first.block_on(async { client(&store, "a").mutex("y").lock().await.unwrap() });
+    std::mem::forget(leaked);
+    assert!(lease.is_valid());
+    drop(first);
+    assert_eq!(lease.loss(), Some(Loss::Closed), "nobody renews it any more");
+    let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    second.block_on(async {
+        assert_eq!(lease.lost().await, Loss::Closed);
+        // No renewing for the dead: the TTL ends both.
+        clock.advance(secs(31));
+        let other = client(&store, "b");
+        assert!(other.mutex("x").try_lock().await.unwrap().is_some());
+        assert!(other.mutex("y").try_lock().await.unwrap().is_some());
+    });
+    drop(lease);
+}
