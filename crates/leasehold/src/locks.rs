@@ -19,7 +19,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, require_runtime};
 
 /// A client of a store: what [`connect`](crate::connect) gives.
 ///
-/// Clones are the same client. Its tasks end when the last clone and the last lease are gone.
+/// Clones are the same client. Its tasks end when the last clone, the last lease and the last proof are gone.
 #[derive(Clone)]
 pub struct Locks {
     pub(crate) client: Arc<Client>,

@@ -230,7 +230,7 @@ fn a_run() {
 fn a_run_whose_lease_is_lost_and_whose_rollback_is_cancelled_too() {
     at_every_await_point("run_or_rollback", |world, cut| {
         Box::pin(async move {
-            let mutex = world.a.mutex("x");
+            let mutex = world.a.mutex("x").ttl(ms(300));
             let work = mutex.run_or_rollback(
                 |_| async {
                     world.store.evict(&"x".parse().unwrap()).await.unwrap();

@@ -1,0 +1,201 @@
+//! Tasks of one client that want one name: served by one place in the store, within a bound, and no place is lost.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use common::{Moody, client, ms, secs};
+use leasehold::{Clock, Fence, Locks};
+
+type Log = Arc<Mutex<Vec<(&'static str, Fence)>>>;
+
+/// A task that takes the lock once, notes its fence, holds for a moment, and lets go.
+fn visitor(locks: &Locks, who: &'static str, hold_us: u64, log: &Log) -> tokio::task::JoinHandle<()> {
+    let (mutex, log) = (locks.mutex("x"), log.clone());
+    tokio::spawn(async move {
+        let lease = mutex.lock().await.unwrap();
+        log.lock().unwrap().push((who, lease.fence()));
+        match hold_us {
+            0 => tokio::task::yield_now().await,
+            _ => tokio::time::sleep(std::time::Duration::from_micros(hold_us)).await,
+        }
+        assert!(lease.is_valid());
+        let proof = lease.proof();
+        lease.release().await.unwrap();
+        assert!(!proof.is_valid(), "valid after it was passed on");
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn passes_have_distinct_rising_fences_and_spare_the_store() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let log = Log::default();
+    let tasks: Vec<_> = (0..64).map(|_| visitor(&locks, "a", 0, &log)).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let fences: Vec<_> = log.lock().unwrap().iter().map(|(_, fence)| *fence).collect();
+    assert_eq!(fences.len(), 64);
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    // 1 for the first, which came into an empty room, and one for each 16 of the other 63.
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 5);
+    assert!(locks.inspect("x").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn strict_order_gives_each_task_its_own_place() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    for _ in 0..10 {
+        let _ = locks.mutex("x").strict_order().lock().await.unwrap();
+    }
+    let mutex = locks.mutex("x").strict_order();
+    let held = mutex.lock().await.unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| tokio::spawn(mutex.lock())).collect();
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(locks.inspect("x").await.unwrap().unwrap().waiters.len(), 5);
+    let mut last = held.fence();
+    held.release().await.unwrap();
+    for task in waiting {
+        let lease = task.await.unwrap().unwrap();
+        assert!(lease.fence() > last);
+        last = lease.fence();
+        lease.release().await.unwrap();
+    }
+}
+
+/// How many of `a`'s tasks are served, one after the other, while a task of `b` waits.
+async fn longest_run_of_a(hold_us: u64) -> usize {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let log = Log::default();
+    let first = a.mutex("x").lock().await.unwrap();
+    let mut tasks: Vec<_> = (0..64).map(|_| visitor(&a, "a", hold_us, &log)).collect();
+    tokio::time::sleep(ms(1)).await;
+    // From here on another client waits, always.
+    tasks.extend((0..20).map(|_| visitor(&b, "b", 0, &log)));
+    tokio::time::sleep(ms(1)).await;
+    first.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let log = log.lock().unwrap();
+    assert!(log.is_sorted_by(|(_, one), (_, two)| one < two), "fences rise across clients");
+    let until = log.iter().rposition(|(who, _)| *who == "b").unwrap();
+    log[..until].split(|(who, _)| *who == "b").map(<[_]>::len).max().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_another_client_waits_at_most_sixteen_are_served_together() {
+    let run = longest_run_of_a(0).await;
+    assert!(run <= 16, "{run} in a row");
+    assert!(run > 1, "tasks of one client are not served together at all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_another_client_waits_a_grant_is_passed_on_for_ten_milliseconds_at_most() {
+    let run = longest_run_of_a(3_000).await;
+    // The fifth would start after 12 ms.
+    assert!((2..=4).contains(&run), "{run} of 3 ms each in a row");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_the_first_in_line_does_not_lose_the_place() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b, c) = (client(&store, "a"), client(&store, "b"), client(&store, "c"));
+    let log = Log::default();
+    let held = a.mutex("x").lock().await.unwrap();
+    let first = visitor(&b, "b1", 0, &log);
+    tokio::time::sleep(ms(1)).await;
+    let second = visitor(&b, "b2", 0, &log);
+    tokio::time::sleep(ms(1)).await;
+    let other = visitor(&c, "c", 0, &log);
+    tokio::time::sleep(ms(1)).await;
+    // `b1` polls the one request of client b. It goes; `b2` goes on with it, before `c`.
+    first.abort();
+    tokio::time::sleep(ms(1)).await;
+    held.release().await.unwrap();
+    second.await.unwrap();
+    other.await.unwrap();
+    let order: Vec<_> = log.lock().unwrap().iter().map(|(who, _)| *who).collect();
+    assert_eq!(order, ["b2", "c"]);
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 3, "one request a client");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_leaves_the_place_to_the_next() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b, c) = (client(&store, "a"), client(&store, "b"), client(&store, "c"));
+    let held = a.mutex("x").lock().await.unwrap();
+    let impatient = tokio::spawn(b.mutex("x").wait(secs(1)).lock());
+    tokio::time::sleep(ms(1)).await;
+    let log = Log::default();
+    let patient = visitor(&b, "b", 0, &log);
+    tokio::time::sleep(ms(1)).await;
+    let other = visitor(&c, "c", 0, &log);
+    assert!(matches!(impatient.await.unwrap(), Err(leasehold::Error::Busy { .. })));
+    held.release().await.unwrap();
+    patient.await.unwrap();
+    other.await.unwrap();
+    let order: Vec<_> = log.lock().unwrap().iter().map(|(who, _)| *who).collect();
+    assert_eq!(order, ["b", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_does_not_keep_local_tasks_waiting_for_its_holder() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let lost = locks.mutex("x").lock().await.unwrap();
+    let waiting = tokio::spawn(locks.mutex("x").lock());
+    tokio::time::sleep(ms(1)).await;
+    locks.evict("x").await.unwrap();
+    lost.lost().await;
+    // Its holder does nothing about it; the next one is served all the same.
+    let next = tokio::time::timeout(secs(1), waiting).await.expect("served").unwrap().unwrap();
+    assert!(next.fence() > lost.fence());
+    drop(lost);
+    assert!(next.is_valid(), "a lost lease took the next one with it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_passed_to_a_task_that_is_never_polled_again_ends_with_its_ttl() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let held = b.mutex("x").lock().await.unwrap();
+    let mutex = a.mutex("x");
+    let (mut first, mut second, mut stuck) =
+        (Box::pin(mutex.lock()), Box::pin(mutex.lock()), Box::pin(mutex.lock()));
+    for future in [&mut first, &mut second, &mut stuck] {
+        let polled = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+    held.release().await.unwrap();
+    first.await.unwrap().release().await.unwrap();
+    // The second asks with one in line behind it, so its grant has a fence to pass on.
+    second.await.unwrap().release().await.unwrap();
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 3, "passed on without a request");
+    // `stuck` has it now, and nobody polls it. Others get it after a TTL at most.
+    let start = tokio::time::Instant::now();
+    b.mutex("x").lock().await.unwrap().release().await.unwrap();
+    assert!(start.elapsed() > secs(1) && start.elapsed() <= secs(31), "{:?}", start.elapsed());
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 0, "renewed for nobody");
+    // Polled at last, it finds that its turn has passed, and asks again.
+    assert!(stuck.await.unwrap().is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn different_ttls_do_not_share_a_grant() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let held = locks.mutex("x").ttl(secs(10)).lock().await.unwrap();
+    let other = tokio::spawn(locks.mutex("x").ttl(secs(20)).lock());
+    tokio::time::sleep(ms(1)).await;
+    assert!(locks.mutex("x").ttl(secs(5)).try_lock().await.unwrap().is_none());
+    held.release().await.unwrap();
+    let lease = other.await.unwrap().unwrap();
+    assert!(lease.remaining() > secs(19));
+}
