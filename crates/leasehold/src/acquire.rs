@@ -49,6 +49,8 @@ const LAST_WORD: Duration = Duration::from_millis(250);
 /// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in line given up, a grant
 /// passed on or released.
 pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<Outcome> {
+    // A loop that takes and releases a free lock would otherwise never let other tasks run.
+    tokio::task::coop::consume_budget().await;
     client.check(request)?;
     let start = client.clock().now();
     let wait = match request.patience {
@@ -60,13 +62,13 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<O
     let met = match request.names.only() {
         Some(name) if request.share == Share::Exclusive && !request.strict_order => {
             let key = Key { name: name.clone(), ttl: request.terms.ttl };
-            match Visit::new(client, key.clone(), &request.owner, request.terms, wait) {
-                Some(visit) => visit.await?,
-                None => match client.hall.held_here(&key) {
+            match Visit::new(client, key.clone(), &request.owner, request.terms, wait).await? {
+                Met::Occupied => match client.hall.held_here(&key) {
                     Some(busy) => Met::Busy(busy),
                     // Others of this client are asking; whether that means busy, only the store knows.
                     None => ask_directly(client, request, wait).await?,
                 },
+                met => met,
             }
         }
         _ => ask_directly(client, request, wait).await?,
@@ -75,16 +77,19 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<O
         Met::Granted(baton) => (baton, false),
         Met::Passed(baton) => (baton, true),
         Met::Busy(busy) => return Ok(no(client, request, busy, start)),
-        Met::TimedOut => {
+        Met::TimedOut | Met::Occupied => {
             let busy = who_is_in_the_way(client, request).await?;
             return Ok(no(client, request, busy, start));
         }
     };
-    ensure_validity(&baton, request.min_validity).await?;
-    let waited = client.clock().now().since(start);
-    let (names, fence) = (request.names.clone(), baton.fence);
+    let mut now = client.clock().now();
+    if baton.held.tenancy().remaining(now) < request.min_validity {
+        ensure_validity(&baton, request.min_validity).await?;
+        now = client.clock().now();
+    }
+    let (names, fence, waited) = (request.names.clone(), baton.fence, now.since(start));
     client.events.emit(Event::Acquired { names, fence, waited, passed });
-    Ok(Outcome::Lease(Lease::new(baton)))
+    Ok(Outcome::Lease(Lease::new(baton, now)))
 }
 
 fn no(client: &Client, request: &Request, busy: Busy, start: Deadline) -> Outcome {
@@ -148,12 +153,9 @@ async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
 /// A grant with less left than the caller needs is renewed, or else given back.
 async fn ensure_validity(baton: &Baton, needed: Duration) -> Result<()> {
     let tenancy = baton.held.tenancy();
-    if tenancy.remaining() >= needed {
-        return Ok(());
-    }
     // No answer is no renewal; what counts is what is left.
     let _ = tenancy.renew_now(tenancy.ttl()).await;
-    let left = tenancy.remaining();
+    let left = tenancy.remaining(tenancy.client.clock().now());
     if left >= needed {
         return Ok(());
     }

@@ -248,7 +248,7 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
                 names: tenancy.names().clone(),
                 fence: tenancy.fence,
                 why: error.to_string(),
-                remaining: tenancy.remaining(),
+                remaining: tenancy.remaining(desk.clock.now()),
             });
             desk.put(tenancy, try_again_at(tenancy, desk.clock.now()));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::claim::Names;
 #[cfg(not(shuttle))]
 use crate::clock::Clock;
+use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
 use crate::fence::Fence;
@@ -27,7 +28,7 @@ pub struct Proof {
 struct Term {
     tenancy: Arc<Tenancy>,
     fence: Fence,
-    since_ns: u64,
+    since: Deadline,
     /// Its holder has let go, or passed it on.
     over: AtomicBool,
 }
@@ -50,8 +51,9 @@ impl Proof {
 
     /// How long the lease lasts without a further renewal; zero once it is over.
     pub fn remaining(&self) -> Duration {
-        match self.loss() {
-            None => self.term.tenancy.remaining(),
+        let now = self.term.tenancy.client.clock().now();
+        match self.loss_at(now) {
+            None => self.term.tenancy.remaining(now),
             Some(_) => Duration::ZERO,
         }
     }
@@ -67,9 +69,13 @@ impl Proof {
 
     /// Why the lease is over, if it is.
     pub fn loss(&self) -> Option<Loss> {
+        self.loss_at(self.term.tenancy.client.clock().now())
+    }
+
+    fn loss_at(&self, now: Deadline) -> Option<Loss> {
         match self.term.over.load(Ordering::Acquire) {
             true => Some(Loss::Released),
-            false => self.term.tenancy.loss(),
+            false => self.term.tenancy.loss_at(now),
         }
     }
 
@@ -121,10 +127,9 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(baton: Baton) -> Self {
+    pub(crate) fn new(baton: Baton, since: Deadline) -> Self {
         let tenancy = baton.held.tenancy().clone();
-        let since_ns = tenancy.client.clock().now().as_ns();
-        let term = Term { tenancy, fence: baton.fence, since_ns, over: AtomicBool::new(false) };
+        let term = Term { tenancy, fence: baton.fence, since, over: AtomicBool::new(false) };
         Lease { proof: Proof { term: Arc::new(term) }, baton: Some(baton) }
     }
 
@@ -161,12 +166,13 @@ impl Lease {
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
     pub async fn release(mut self) -> Result<()> {
-        if let Some(reason) = self.proof.loss() {
+        let now = self.proof.term.tenancy.client.clock().now();
+        if let Some(reason) = self.proof.loss_at(now) {
             return Err(Error::Lost { names: self.names().clone(), reason });
         }
-        let Some(held) = self.pass_on() else { return Ok(()) };
+        let Some(held) = self.pass_on(now) else { return Ok(()) };
         held.release().await?;
-        self.report_released();
+        self.report_released(now);
         Ok(())
     }
 
@@ -233,28 +239,27 @@ impl Lease {
 
     /// Ends this user's term, and hands the claim to the next task of this client. What comes back has to be
     /// given back to the store.
-    fn pass_on(&mut self) -> Option<crate::tenancy::Held> {
+    fn pass_on(&mut self, now: Deadline) -> Option<crate::tenancy::Held> {
         let baton = self.baton.take()?;
         let tenancy = baton.held.tenancy().clone();
         self.proof.term.over.store(true, Ordering::Release);
         tenancy.over.notify_waiters();
         let held = match &tenancy.room {
-            Some(key) => tenancy.client.hall.pass(key, baton),
+            Some(key) => tenancy.client.hall.pass(key, baton, now),
             None => Err(baton.held),
         };
         match held {
             Ok(()) => {
-                self.report_released();
+                self.report_released(now);
                 None
             }
             Err(held) => Some(held),
         }
     }
 
-    fn report_released(&self) {
-        let Term { tenancy, fence, since_ns, .. } = &*self.proof.term;
-        let held = Duration::from_nanos(tenancy.client.clock().now().as_ns().saturating_sub(*since_ns));
-        let names = tenancy.names().clone();
+    fn report_released(&self, now: Deadline) {
+        let Term { tenancy, fence, since, .. } = &*self.proof.term;
+        let (names, held) = (tenancy.names().clone(), now.since(*since));
         tenancy.client.events.emit(Event::Released { names, fence: *fence, held });
     }
 }
@@ -272,12 +277,15 @@ pub struct Setback<T> {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.baton.is_some()
-            && self.proof.loss().is_none()
-            && let Some(held) = self.pass_on()
+        if self.baton.is_none() {
+            return;
+        }
+        let now = self.proof.term.tenancy.client.clock().now();
+        if self.proof.loss_at(now).is_none()
+            && let Some(held) = self.pass_on(now)
         {
             drop(held);
-            self.report_released();
+            self.report_released(now);
         }
     }
 }

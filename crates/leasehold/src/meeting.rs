@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::attempt::Attempt;
 use crate::claim::{Acquired, Busy, Claim, Share, Ticket, Wait};
-use crate::clock::Sleep;
+use crate::clock::{Deadline, Sleep};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::locks::Client;
@@ -69,16 +69,15 @@ pub(crate) struct Baton {
     pub(crate) fences_left: u16,
 }
 
-enum Entered {
-    Seat,
-    Line,
-    Occupied,
-}
-
 /// What a guest finds when it looks.
 enum Turn {
+    /// The room is taken, and the guest does not wait.
+    Occupied,
     NotYet,
-    Ask { left: Option<Attempt>, in_line: usize },
+    Ask {
+        left: Option<Attempt>,
+        in_line: usize,
+    },
     Passed(Baton),
 }
 
@@ -90,26 +89,27 @@ impl Hall {
         let Seat::Taken { tenancy } = &room.seat else { return None };
         let (tenancy, waiters) = (tenancy.clone(), room.line.len());
         drop(rooms);
-        if tenancy.loss().is_some() {
+        let now = tenancy.client.clock().now();
+        if tenancy.loss_at(now).is_some() {
             return None;
         }
-        let remaining = Some(tenancy.remaining());
+        let remaining = Some(tenancy.remaining(now));
         Some(Busy { holder: Some(tenancy.ticket.token.owner()), remaining, waiters })
     }
 
     /// Takes the seat of a free room, or else (if the guest waits at all) a place in line.
-    fn enter(&self, key: &Key, guest: u64, waits: bool) -> Entered {
+    fn enter(&self, key: &Key, guest: u64, waits: bool, waker: &Waker) -> Turn {
         let mut rooms = lock(&self.rooms);
         match rooms.get_mut(key) {
             Some(room) if waits => {
-                room.line.insert(guest, Waker::noop().clone());
-                Entered::Line
+                room.line.insert(guest, waker.clone());
+                Turn::NotYet
             }
-            Some(_) => Entered::Occupied,
+            Some(_) => Turn::Occupied,
             None => {
                 let seat = Seat::Asking { guest, left: None };
                 rooms.insert(key.clone(), Room { seat, line: BTreeMap::new() });
-                Entered::Seat
+                Turn::Ask { left: None, in_line: 0 }
             }
         }
     }
@@ -158,7 +158,8 @@ impl Hall {
                 let Some(baton) = baton.take() else { return };
                 room.seat = Seat::Taken { tenancy: baton.held.tenancy().clone() };
                 drop(rooms);
-                drop(self.pass(key, baton));
+                let now = baton.held.tenancy().client.clock().now();
+                drop(self.pass(key, baton, now));
                 return;
             }
             _ => {
@@ -175,16 +176,18 @@ impl Hall {
 
     /// Hands the lease to the next in line; gives it back where there is none, or where it is time that other
     /// clients get their turn.
-    pub(crate) fn pass(&self, key: &Key, baton: Baton) -> Result<(), Held> {
+    pub(crate) fn pass(&self, key: &Key, baton: Baton, now: Deadline) -> Result<(), Held> {
         let tenancy = baton.held.tenancy();
-        let now = tenancy.client.clock().now();
         let may_pass = baton.fences_left > 0
             && now.since(tenancy.granted_at) < PASS_FOR
             && tenancy.ttl() == key.ttl
             && tenancy.valid_until().since(now) >= key.ttl.third();
         let Ok(fence) = baton.fence.plus(1) else { return Err(baton.held) };
+        if !may_pass {
+            return Err(baton.held);
+        }
         let mut rooms = lock(&self.rooms);
-        let next = rooms.get_mut(key).filter(|_| may_pass).and_then(|room| {
+        let next = rooms.get_mut(key).and_then(|room| {
             // Looked at under the lock: whoever declares a loss says so first and vacates the seat then.
             let ours = matches!(&room.seat, Seat::Taken { tenancy: seated } if seated.id == tenancy.id);
             if !ours || tenancy.end().is_some() {
@@ -260,6 +263,8 @@ pub(crate) enum Met {
     Busy(Busy),
     /// The wait is over.
     TimedOut,
+    /// Others of this client are there, and this one does not wait.
+    Occupied,
 }
 
 /// One task's visit to a room: a future that ends with a lease or without, and that can be dropped anywhere.
@@ -273,31 +278,25 @@ pub(crate) struct Visit<'a> {
     /// The room's request, while this guest polls it.
     request: Option<Attempt>,
     deadline: Option<Sleep>,
-    /// It came into a free room, and has not asked yet.
-    seated: bool,
-    gone: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It has not been polled, and nobody knows of it.
+    Outside,
+    Inside,
+    Gone,
 }
 
 impl<'a> Visit<'a> {
-    /// Enters the room; `None` for a guest who does not wait where the room is occupied.
-    pub(crate) fn new(
-        client: &'a Arc<Client>,
-        key: Key,
-        owner: &'a Owner,
-        terms: Terms,
-        wait: Wait,
-    ) -> Option<Self> {
-        let me = client.next_id();
-        let seated = match client.hall.enter(&key, me, wait != Wait::Never) {
-            Entered::Seat => true,
-            Entered::Line => false,
-            Entered::Occupied => return None,
-        };
+    pub(crate) fn new(client: &'a Arc<Client>, key: Key, owner: &'a Owner, terms: Terms, wait: Wait) -> Self {
         let deadline = match wait {
             Wait::Until(deadline) => Some(client.clock().sleep_until(deadline)),
             Wait::Never | Wait::Forever => None,
         };
-        Some(Visit { client, key, me, owner, terms, wait, request: None, deadline, seated, gone: false })
+        let (me, stage) = (client.next_id(), Stage::Outside);
+        Visit { client, key, me, owner, terms, wait, request: None, deadline, stage }
     }
 
     /// A request for the room. It waits for ever: the place in the store's queue is the room's, and outlives
@@ -318,7 +317,7 @@ impl<'a> Visit<'a> {
     }
 
     fn leave(&mut self) {
-        if !std::mem::replace(&mut self.gone, true) {
+        if std::mem::replace(&mut self.stage, Stage::Gone) == Stage::Inside {
             self.client.hall.leave(&self.key, self.me, self.request.take());
         }
     }
@@ -339,17 +338,23 @@ impl<'a> Visit<'a> {
                             // Lost before it had the seat, so nobody has vacated it.
                             self.client.hall.vacate(held.tenancy());
                         }
-                        self.gone = true;
+                        self.stage = Stage::Gone;
                         let (fence, fences_left) = (grant.fence, grant.fences.saturating_sub(1));
                         Ok(Met::Granted(Baton { held, fence, fences_left }))
                     }
                 });
             }
-            let turn = match std::mem::take(&mut self.seated) {
-                true => Turn::Ask { left: None, in_line: 0 },
-                false => self.client.hall.look(&self.key, self.me, cx.waker()),
+            let turn = match std::mem::replace(&mut self.stage, Stage::Inside) {
+                Stage::Outside => {
+                    self.client.hall.enter(&self.key, self.me, self.wait != Wait::Never, cx.waker())
+                }
+                Stage::Inside | Stage::Gone => self.client.hall.look(&self.key, self.me, cx.waker()),
             };
             match turn {
+                Turn::Occupied => {
+                    self.stage = Stage::Gone;
+                    return Poll::Ready(Ok(Met::Occupied));
+                }
                 Turn::NotYet => return Poll::Pending,
                 Turn::Ask { left, in_line } => {
                     self.request = Some(match left {
@@ -358,7 +363,7 @@ impl<'a> Visit<'a> {
                     });
                 }
                 Turn::Passed(baton) => {
-                    self.gone = true;
+                    self.stage = Stage::Gone;
                     baton.held.tenancy().set_in_hand(true);
                     return Poll::Ready(Ok(Met::Passed(baton)));
                 }

@@ -28,7 +28,8 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 
 #[cfg(shuttle)]
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    drop(shuttle::future::spawn(task));
+    // Not dropped, which would detach it: a schedule ends when every task has, so a task left behind shows.
+    std::mem::forget(shuttle::future::spawn(task));
 }
 
 /// An error where no task could be started.

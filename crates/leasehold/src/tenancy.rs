@@ -82,9 +82,9 @@ impl Tenancy {
         Deadline::from_ns(self.valid_until_ns.load(Ordering::Acquire))
     }
 
-    pub(crate) fn remaining(&self) -> Duration {
+    pub(crate) fn remaining(&self, now: Deadline) -> Duration {
         match self.end() {
-            None => self.valid_until().since(self.clock().now()),
+            None => self.valid_until().since(now),
             Some(_) => Duration::ZERO,
         }
     }
@@ -101,10 +101,14 @@ impl Tenancy {
     /// How it ended, if it has. Looking is enough to notice: past the deadline the first look declares the
     /// loss, so that no later look can find it valid again.
     pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
+        self.loss_at(self.clock().now())
+    }
+
+    /// The same, for one who has just read the clock.
+    pub(crate) fn loss_at(self: &Arc<Self>, now: Deadline) -> Option<Loss> {
         if let Some(loss) = self.end() {
             return Some(loss);
         }
-        let now = self.clock().now();
         if now < self.valid_until() {
             return None;
         }

@@ -31,7 +31,10 @@ impl Judge {
         let mut in_use = self.in_use.lock().unwrap();
         for other in in_use.iter() {
             // No await in between, and time stands still: both looks are at the same instant.
-            assert!(self.evicts || !(other.is_valid() && lease.is_valid()), "{other:?} and {lease:?} are both valid");
+            assert!(
+                self.evicts || !(other.is_valid() && lease.is_valid()),
+                "{other:?} and {lease:?} are both valid"
+            );
         }
         in_use.retain(Proof::is_valid);
         in_use.push(lease.proof());
