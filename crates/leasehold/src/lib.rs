@@ -28,8 +28,6 @@
 //! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
 //!   also the conformance suite and a wrapper that loses, delays and repeats.
 
-#![cfg_attr(docsrs, feature(doc_cfg))]
-
 mod acquire;
 mod attempt;
 #[cfg(not(shuttle))]
@@ -69,3 +67,12 @@ pub use name::{IntoName, Name};
 pub use store::{Capabilities, Store};
 pub use token::{Owner, Token};
 pub use ttl::Ttl;
+
+/// The examples of the documents compile and run.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/stores/memory.md")]
+    struct Memory;
+}
