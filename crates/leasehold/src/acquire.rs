@@ -61,8 +61,8 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<O
     };
     let met = match request.names.only() {
         Some(name) if request.share == Share::Exclusive && !request.strict_order => {
-            let key = Key { name: name.clone(), ttl: request.terms.ttl };
-            match Visit::new(client, key.clone(), &request.owner, request.terms, wait).await? {
+            let key = Key { name: name.clone(), owner: request.owner.clone(), terms: request.terms };
+            match Visit::new(client, key.clone(), wait).await? {
                 Met::Occupied => match client.hall.held_here(&key) {
                     Some(busy) => Met::Busy(busy),
                     // Others of this client are asking; whether that means busy, only the store knows.
@@ -83,7 +83,10 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<O
         }
     };
     let mut now = client.clock().now();
-    if baton.held.tenancy().remaining(now) < request.min_validity {
+    let tenancy = baton.held.tenancy();
+    // One that is capped by its `max_hold` has as much as its caller wants.
+    if tenancy.loss_at(now).is_some() || tenancy.remaining(now) < request.min_validity && !tenancy.is_capped()
+    {
         ensure_validity(&baton, request.min_validity).await?;
         now = client.clock().now();
     }
@@ -153,11 +156,18 @@ async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
 /// A grant with less left than the caller needs is renewed, or else given back.
 async fn ensure_validity(baton: &Baton, needed: Duration) -> Result<()> {
     let tenancy = baton.held.tenancy();
-    // No answer is no renewal; what counts is what is left.
-    let _ = tenancy.renew_now(tenancy.ttl()).await;
-    let left = tenancy.remaining(tenancy.client.clock().now());
-    if left >= needed {
-        return Ok(());
+    let mut left = Duration::ZERO;
+    if tenancy.loss().is_none() {
+        let renewed = tenancy.renew_now(tenancy.ttl()).await;
+        let now = tenancy.client.clock().now();
+        left = tenancy.remaining(now);
+        if tenancy.loss_at(now).is_none() {
+            if left >= needed || tenancy.is_capped() {
+                return Ok(());
+            }
+            // An outage is not a TTL that is too short.
+            renewed?;
+        }
     }
     // The caller drops the baton, and with it goes the claim.
     if tenancy.end() == Some(Loss::Closed) {

@@ -3,10 +3,12 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio::sync::futures::OwnedNotified;
+
 use crate::claim::{Acquired, Claim, Ticket};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::janitor::{Errand, Janitor};
-use crate::locks::Client;
+use crate::locks::{Client, Closing};
 use crate::sync::Arc;
 
 /// Invariants:
@@ -16,6 +18,9 @@ pub(crate) struct Attempt {
     claim: Arc<Claim>,
     call: Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>,
     janitor: Janitor,
+    closing: Arc<Closing>,
+    /// Listens for the client to be closed, once there is something to wait for.
+    closed: Option<Pin<Box<OwnedNotified>>>,
     stage: Stage,
 }
 
@@ -33,7 +38,8 @@ impl Attempt {
         let (store, asked) = (client.store.clone(), claim.clone());
         // Owns what it needs, so that it can change hands at the meeting.
         let call = Box::pin(async move { store.acquire(&asked).await });
-        Attempt { claim, call, janitor: client.janitor.clone(), stage: Stage::Unsent }
+        let (janitor, closing) = (client.janitor.clone(), client.closing.clone());
+        Attempt { claim, call, janitor, closing, closed: None, stage: Stage::Unsent }
     }
 
     pub(crate) fn ticket(&self) -> &Ticket {
@@ -51,12 +57,28 @@ impl Future for Attempt {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.stage = Stage::Sent;
-        let Poll::Ready(answer) = self.call.as_mut().poll(cx) else { return Poll::Pending };
+        let answer = match self.call.as_mut().poll(cx) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending if self.poll_closed(cx) => {
+                self.withdraw();
+                Err(Error::Closed)
+            }
+            Poll::Pending => return Poll::Pending,
+        };
         self.stage = Stage::Answered;
         if answer.as_ref().is_err_and(|error| error.is_outcome_unknown()) {
             self.withdraw();
         }
         Poll::Ready(answer)
+    }
+}
+
+impl Attempt {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> bool {
+        let closing = &self.closing;
+        let closed = self.closed.get_or_insert_with(|| Box::pin(closing.rung.clone().notified_owned()));
+        // Listens first and looks then, or a closing in between would go unheard.
+        closed.as_mut().poll(cx).is_ready() || closing.is_closed()
     }
 }
 

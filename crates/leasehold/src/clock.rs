@@ -86,6 +86,9 @@ enum Kind {
 impl Clock {
     /// The machine's clock, which goes on while the machine sleeps.
     ///
+    /// Its timer belongs to the runtime it is made in: when that ends, nobody who sleeps on this clock is woken any
+    /// more. Make it in the runtime that uses it.
+    ///
     /// # Errors
     /// Outside a tokio runtime, or where the kernel gives no timer.
     #[cfg(all(target_os = "linux", not(shuttle)))]
@@ -93,7 +96,9 @@ impl Clock {
         crate::sync::require_runtime()?;
         let (boottime, timer) = boottime::Boottime::new().map_err(|error| Error::Refused {
             store: "clock",
-            why: format!("no timer on CLOCK_BOOTTIME: {error}; are descriptors exhausted (ulimit -n)?"),
+            why: format!(
+                "no timer on CLOCK_BOOTTIME: {error}; it needs a runtime with `enable_all`, and a descriptor (ulimit -n)"
+            ),
         })?;
         let clock = Clock(Arc::new(Kind::Boottime(boottime)));
         boottime::drive(&clock, timer);
@@ -139,9 +144,10 @@ impl Clock {
         match &*self.0 {
             _ if deadline == Deadline::FAR => Sleep(Inner::Forever),
             Kind::Tokio { origin } => {
-                // tokio's timers end at about two years; a sleep that long is for ever here.
+                // tokio's timers end at about two years; nobody sleeps that long at a stretch.
                 const FAR: Duration = Duration::from_secs(400 * 24 * 3_600);
-                let wake = *origin + deadline.since(Deadline { ns: 1_000_000_000 }).min(FAR);
+                let now = tokio::time::Instant::now();
+                let wake = *origin + deadline.since(Deadline { ns: 1_000_000_000 }).min(now - *origin + FAR);
                 Sleep(Inner::Tokio(Box::pin(tokio::time::sleep_until(wake))))
             }
             #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
@@ -311,7 +317,12 @@ mod boottime {
             // Deprecated because some types could change their descriptor meanwhile. An `OwnedFd` cannot, and
             // the successor is an unsafe function, which this crate does without.
             #[expect(deprecated)]
-            let timer = Arc::new(AsyncFd::new(timer)?);
+            let register = || AsyncFd::new(timer);
+            // Whether a runtime has I/O enabled can only be found out by this panic.
+            let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(register));
+            let timer =
+                registered.unwrap_or_else(|_| Err(io::Error::other("the runtime has I/O disabled")))?;
+            let timer = Arc::new(timer);
             Ok((Boottime { timers: Mutex::default(), timer: timer.clone(), driver: Mutex::new(None) }, timer))
         }
 

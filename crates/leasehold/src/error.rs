@@ -179,11 +179,10 @@ struct BusyText<'a> {
 impl fmt::Display for BusyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Busy { holder, remaining, waiters } = self.busy;
-        write!(f, "{} is held", self.names)?;
         match holder {
-            Some(owner) => write!(f, " by {owner}")?,
-            None if *waiters > 0 => write!(f, " or spoken for")?,
-            None => {}
+            Some(owner) => write!(f, "{} is held by {owner}", self.names)?,
+            // Whoever held it has gone, or others stand in line before us.
+            None => write!(f, "{} was not to be had in time", self.names)?,
         }
         if let Some(remaining) = remaining {
             write!(f, " for another {}", Short(*remaining))?;

@@ -13,10 +13,12 @@
 //! | `leasehold_hold_seconds` | histogram | | from holding to release or loss |
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::claim::Names;
 use crate::fence::Fence;
@@ -169,8 +171,14 @@ pub(crate) struct Events {
 /// The way to the hook's own task, so that a slow hook never stalls the keeper.
 #[derive(Clone)]
 struct HookLine {
-    sender: mpsc::UnboundedSender<Event>,
+    sender: mpsc::UnboundedSender<Message>,
     queued: Arc<AtomicU64>,
+}
+
+enum Message {
+    Event(Event),
+    /// Answered when everything before it has been heard.
+    Mark(oneshot::Sender<()>),
 }
 
 /// Beyond this many unheard events only losses are still queued for the hook; the rest is dropped.
@@ -187,6 +195,16 @@ impl Events {
             line.send(event);
         }
     }
+
+    /// Ends when the hook has heard everything so far.
+    pub(crate) async fn heard(&self) {
+        if let Some(line) = &self.hook {
+            let (mark, heard) = oneshot::channel();
+            if line.sender.send(Message::Mark(mark)).is_ok() {
+                let _ = heard.await;
+            }
+        }
+    }
 }
 
 impl HookLine {
@@ -195,9 +213,17 @@ impl HookLine {
         let queued = Arc::new(AtomicU64::new(0));
         let heard = queued.clone();
         spawn(async move {
-            while let Some(event) = receiver.recv().await {
-                heard.fetch_sub(1, Ordering::Relaxed);
-                hook(event).await;
+            while let Some(message) = receiver.recv().await {
+                match message {
+                    Message::Event(event) => {
+                        heard.fetch_sub(1, Ordering::Relaxed);
+                        // A hook that panics must not miss the losses to come.
+                        if AssertUnwindSafe(async { hook(event).await }).catch_unwind().await.is_err() {
+                            tracing::error!("the event hook panicked");
+                        }
+                    }
+                    Message::Mark(mark) => drop(mark.send(())),
+                }
             }
         });
         HookLine { sender, queued }
@@ -206,7 +232,7 @@ impl HookLine {
     fn send(&self, event: Event) {
         let queued = self.queued.fetch_add(1, Ordering::Relaxed);
         let kept = queued < QUEUED_MAX || matches!(event, Event::Lost { .. });
-        if !kept || self.sender.send(event).is_err() {
+        if !kept || self.sender.send(Message::Event(event)).is_err() {
             self.queued.fetch_sub(1, Ordering::Relaxed);
         }
     }

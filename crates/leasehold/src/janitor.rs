@@ -4,13 +4,15 @@
 //! Dropping only sends a message here; it never blocks and never needs a runtime. An errand is repeated until
 //! the store has answered, or until the TTL has done the work, so every errand ends.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::claim::Ticket;
+use crate::claim::{Released, Ticket};
 use crate::clock::{Clock, Deadline};
+use crate::error::Result;
 use crate::event::{Event, Events};
 use crate::store::Store;
 use crate::sync::{Arc, spawn};
@@ -20,6 +22,7 @@ use crate::ttl::Ttl;
 #[derive(Debug)]
 pub(crate) struct Errand {
     pub(crate) ticket: Ticket,
+    /// The longest TTL that may have been given to it.
     pub(crate) ttl: Ttl,
     /// Whether a request for this ticket may still be on its way. Then the ticket is withdrawn at once, and
     /// again when nothing can arrive any more: a release that overtakes its acquire would leave an orphan.
@@ -29,15 +32,20 @@ pub(crate) struct Errand {
 /// The way to the janitor.
 #[derive(Clone)]
 pub(crate) struct Janitor {
+    clock: Clock,
     sender: mpsc::UnboundedSender<Job>,
 }
 
 enum Job {
-    Withdraw(Errand),
+    Withdraw {
+        errand: Errand,
+        /// When it came up, which is what its TTL counts from, however long the janitor is behind.
+        since: Deadline,
+    },
     Report(oneshot::Sender<()>),
 }
 
-/// How many withdrawals are under way at once.
+/// How many releases are under way at once.
 const AT_ONCE_MAX: usize = 64;
 /// How long one release may take before it is sent again.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
@@ -48,13 +56,14 @@ impl Janitor {
     /// Starts the janitor's task. It ends when the last way to it is gone and all is withdrawn.
     pub(crate) fn start(store: Arc<dyn Store>, events: Events) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
+        let clock = store.clock().clone();
         spawn(work(store, events, receiver));
-        Janitor { sender }
+        Janitor { clock, sender }
     }
 
     /// Takes an errand, from anywhere, at once. Where the runtime is gone, the TTL does it.
     pub(crate) fn withdraw(&self, errand: Errand) {
-        let _ = self.sender.send(Job::Withdraw(errand));
+        let _ = self.sender.send(Job::Withdraw { errand, since: self.clock.now() });
     }
 
     /// Ends when every errand taken before has ended.
@@ -67,54 +76,96 @@ impl Janitor {
 }
 
 async fn work(store: Arc<dyn Store>, events: Events, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let desk = Desk { store: &*store, events: &events, at_once: Semaphore::new(AT_ONCE_MAX) };
     let mut under_way = FuturesUnordered::new();
-    loop {
-        let job = tokio::select! {
-            biased;
-            Some(()) = under_way.next() => continue,
-            job = jobs.recv(), if under_way.len() < AT_ONCE_MAX => job,
+    // Errands are numbered as they come; a report waits for those with a lower number than its own.
+    let mut open = BTreeSet::new();
+    let mut reports = VecDeque::new();
+    for number in 0u64.. {
+        let job = loop {
+            tokio::select! {
+                biased;
+                Some(ended) = under_way.next() => {
+                    open.remove(&ended);
+                }
+                job = jobs.recv() => break job,
+            }
+            answer(&mut reports, &open);
         };
         match job {
-            Some(Job::Withdraw(errand)) => under_way.push(withdraw(&*store, &events, errand)),
+            Some(Job::Withdraw { errand, since }) => {
+                open.insert(number);
+                under_way.push(desk.run(number, errand, since));
+            }
             Some(Job::Report(report)) => {
-                while under_way.next().await.is_some() {}
-                let _ = report.send(());
+                reports.push_back((number, report));
+                answer(&mut reports, &open);
             }
-            None => {
-                while under_way.next().await.is_some() {}
-                return;
-            }
+            None => break,
+        }
+    }
+    while let Some(ended) = under_way.next().await {
+        open.remove(&ended);
+        answer(&mut reports, &open);
+    }
+}
+
+/// Answers the reports that wait for nothing any more.
+fn answer(reports: &mut VecDeque<(u64, oneshot::Sender<()>)>, open: &BTreeSet<u64>) {
+    let oldest = open.first().copied().unwrap_or(u64::MAX);
+    while reports.front().is_some_and(|(number, _)| *number < oldest) {
+        if let Some((_, report)) = reports.pop_front() {
+            let _ = report.send(());
         }
     }
 }
 
-async fn withdraw(store: &dyn Store, events: &Events, errand: Errand) {
-    let clock = store.clock();
-    let late_window = store.capabilities().late_window;
-    let nothing_arrives_after = clock.now().plus(late_window);
-    let expired_by = nothing_arrives_after.plus(errand.ttl.as_duration());
-    release_until_answered(store, events, &errand, expired_by).await;
-    if errand.late && !late_window.is_zero() {
-        clock.sleep_until(nothing_arrives_after).await;
-        release_until_answered(store, events, &errand, expired_by).await;
-    }
+struct Desk<'a> {
+    store: &'a dyn Store,
+    events: &'a Events,
+    /// Only a release that is under way counts, not an errand that waits for its next one.
+    at_once: Semaphore,
 }
 
-async fn release_until_answered(store: &dyn Store, events: &Events, errand: &Errand, expired_by: Deadline) {
-    let clock: &Clock = store.clock();
-    let mut pause = FIRST_PAUSE;
-    while clock.now() < expired_by {
+impl Desk<'_> {
+    async fn run(&self, number: u64, errand: Errand, since: Deadline) -> u64 {
+        let late_window = self.store.capabilities().late_window;
+        let nothing_arrives_after = since.plus(late_window);
+        let expired_by = nothing_arrives_after.plus(errand.ttl.as_duration());
+        self.release_until_answered(&errand, expired_by).await;
+        if errand.late && !late_window.is_zero() {
+            self.store.clock().sleep_until(nothing_arrives_after).await;
+            self.release_until_answered(&errand, expired_by).await;
+        }
+        number
+    }
+
+    async fn release_until_answered(&self, errand: &Errand, expired_by: Deadline) {
+        let clock = self.store.clock();
+        let mut pause = FIRST_PAUSE;
+        while clock.now() < expired_by {
+            let why = tokio::select! {
+                biased;
+                answer = self.release(errand) => match answer {
+                    Ok(_) => return,
+                    Err(why) => why,
+                },
+                () = clock.sleep_until(expired_by) => return,
+            };
+            self.events.emit(Event::CleanupFailed { names: errand.ticket.names.clone(), why });
+            clock.sleep_until(clock.now().plus(pause).min(expired_by)).await;
+            pause = (pause * 2).min(PATIENCE_MAX);
+        }
+    }
+
+    async fn release(&self, errand: &Errand) -> Result<Released, String> {
+        let _slot = self.at_once.acquire().await;
+        let clock = self.store.clock();
         let enough = clock.now().plus(errand.ttl.third().min(PATIENCE_MAX));
-        let failure = tokio::select! {
+        tokio::select! {
             biased;
-            answer = store.release(&errand.ticket) => match answer {
-                Ok(_) => return,
-                Err(error) => error.to_string(),
-            },
-            () = clock.sleep_until(enough) => "no answer".to_owned(),
-        };
-        events.emit(Event::CleanupFailed { names: errand.ticket.names.clone(), why: failure });
-        clock.sleep_until(clock.now().plus(pause).min(expired_by)).await;
-        pause = (pause * 2).min(PATIENCE_MAX);
+            answer = self.store.release(&errand.ticket) => answer.map_err(|error| error.to_string()),
+            () = clock.sleep_until(enough) => Err("no answer".to_owned()),
+        }
     }
 }

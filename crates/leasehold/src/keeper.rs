@@ -2,7 +2,11 @@
 //!
 //! A book lists every tenancy under the moment it next wants attention. The task sleeps until the first of
 //! them; what is due for renewal goes to the store in batches; what has passed its deadline is lost. An error
-//! from the store is *unknown*, not lost: the renewal is tried again until the deadline.
+//! from the store is *unknown*, not lost: the renewal is tried again until the deadline. A batch that is slow is sent
+//! again too, while its answer is still waited for: a slow store is not a dead one.
+//!
+//! Leases of about the same TTL go together, so that the patience a long lease can afford never costs a short one its
+//! life.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,8 +18,9 @@ use crate::claim::{Renewed, Ticket};
 use crate::clock::{Clock, Deadline};
 use crate::error::Result;
 use crate::event::{Event, Loss};
+use crate::meeting::{Hall, Key};
 use crate::store::Store;
-use crate::sync::{Arc, Mutex, Ordering, lock, spawn};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, spawn};
 use crate::tenancy::Tenancy;
 use crate::ttl::Ttl;
 
@@ -26,9 +31,14 @@ pub(crate) struct Keeper {
 
 struct Desk {
     clock: Clock,
+    hall: Arc<Hall>,
+    rooms_watched: AtomicU64,
     book: Mutex<Book>,
     /// Rings when the book has something earlier than the task sleeps for.
     bell: Notify,
+    /// Set and rung when the task is over.
+    ended: AtomicBool,
+    end: Notify,
 }
 
 /// Invariants:
@@ -36,6 +46,8 @@ struct Desk {
 /// - one that has ended is not put in (its end is set before it is taken out).
 struct Book {
     due: BTreeMap<(Deadline, u64), Arc<Tenancy>>,
+    /// Rooms at the meeting to look into.
+    rooms: BTreeMap<(Deadline, u64), Key>,
     /// The task is awake by then at the latest.
     wakes_at: Deadline,
     closed: bool,
@@ -43,15 +55,26 @@ struct Book {
 
 /// The most leases in one renewal.
 const BATCH_MAX: usize = 256;
-/// The most renewals under way at once.
-const BATCHES_MAX: usize = 2;
+/// The most renewals of one class of TTLs under way at once, slow ones apart.
+const BATCHES_MAX: u64 = 2;
+/// How long an answer may take before the batch counts as slow.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 impl Keeper {
     /// Starts the keeper's task. It ends when the keeper is closed.
-    pub(crate) fn start(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn start(store: Arc<dyn Store>, hall: Arc<Hall>) -> Self {
         let clock = store.clock().clone();
-        let book = Book { due: BTreeMap::new(), wakes_at: Deadline::FAR, closed: false };
-        let desk = Arc::new(Desk { clock, book: Mutex::new(book), bell: Notify::new() });
+        let book =
+            Book { due: BTreeMap::new(), rooms: BTreeMap::new(), wakes_at: Deadline::FAR, closed: false };
+        let desk = Arc::new(Desk {
+            clock,
+            hall,
+            rooms_watched: AtomicU64::new(0),
+            book: Mutex::new(book),
+            bell: Notify::new(),
+            ended: AtomicBool::new(false),
+            end: Notify::new(),
+        });
         spawn(work(store, Farewell(desk.clone())));
         Keeper { desk }
     }
@@ -69,6 +92,12 @@ impl Keeper {
     /// Takes a tenancy out of the book. Its end is set already.
     pub(crate) fn forget(&self, tenancy: &Tenancy) {
         lock(&self.desk.book).take_out(tenancy);
+    }
+
+    /// Looks into a room of the meeting from time to time, as long as it has a line.
+    pub(crate) fn watch(&self, key: &Key) {
+        let when = self.desk.clock.now().plus(key.terms.ttl.as_duration());
+        self.desk.watch(key.clone(), when);
     }
 
     /// Declares a loss, once: the book forgets it, the janitor withdraws what may be left of it, its seat at
@@ -93,6 +122,15 @@ impl Keeper {
     pub(crate) fn close(&self) {
         self.desk.close();
     }
+
+    /// Ends when the closed task has: then no loss is still about to be declared.
+    pub(crate) async fn ended(&self) {
+        let mut end = std::pin::pin!(self.desk.end.notified());
+        end.as_mut().enable();
+        if !self.desk.ended.load(Ordering::Acquire) {
+            end.await;
+        }
+    }
 }
 
 impl Drop for Keeper {
@@ -116,8 +154,23 @@ impl Desk {
         }
         tenancy.due_ns.store(when.as_ns(), Ordering::Relaxed);
         book.due.insert((when, tenancy.id), tenancy.clone());
+        self.wake_by(book, when);
+    }
+
+    fn watch(&self, key: Key, when: Deadline) {
+        let number = self.rooms_watched.fetch_add(1, Ordering::Relaxed);
+        let mut book = lock(&self.book);
+        if book.closed {
+            return;
+        }
+        book.rooms.insert((when, number), key);
+        self.wake_by(book, when);
+    }
+
+    fn wake_by(&self, mut book: MutexGuard<'_, Book>, when: Deadline) {
         if when < book.wakes_at {
             book.wakes_at = when;
+            drop(book);
             self.bell.notify_one();
         }
     }
@@ -126,6 +179,7 @@ impl Desk {
         let kept = {
             let mut book = lock(&self.book);
             book.closed = true;
+            book.rooms.clear();
             book.due.values().for_each(|tenancy| tenancy.due_ns.store(0, Ordering::Relaxed));
             std::mem::take(&mut book.due)
         };
@@ -136,21 +190,26 @@ impl Desk {
     }
 
     /// Takes out what is due by now; `None` when closed.
-    fn take_due(&self) -> Option<Vec<Arc<Tenancy>>> {
+    fn take_due(&self) -> Option<(Vec<Arc<Tenancy>>, Vec<Key>)> {
         let mut book = lock(&self.book);
         if book.closed {
             return None;
         }
-        let later = book.due.split_off(&(self.clock.now().plus(Duration::from_nanos(1)), 0));
+        let first_later = (self.clock.now().plus(Duration::from_nanos(1)), 0);
+        let later = book.due.split_off(&first_later);
         let due = std::mem::replace(&mut book.due, later);
         due.values().for_each(|tenancy| tenancy.due_ns.store(0, Ordering::Relaxed));
-        Some(due.into_values().collect())
+        let later = book.rooms.split_off(&first_later);
+        let rooms = std::mem::replace(&mut book.rooms, later);
+        Some((due.into_values().collect(), rooms.into_values().collect()))
     }
 
     /// When to wake next, as promised to those who put things in.
     fn wakes_at(&self) -> Deadline {
         let mut book = lock(&self.book);
-        book.wakes_at = book.due.first_key_value().map_or(Deadline::FAR, |((when, _), _)| *when);
+        let lease = book.due.first_key_value().map(|((when, _), _)| *when);
+        let room = book.rooms.first_key_value().map(|((when, _), _)| *when);
+        book.wakes_at = lease.into_iter().chain(room).min().unwrap_or(Deadline::FAR);
         book.wakes_at
     }
 }
@@ -171,14 +230,21 @@ struct Farewell(Arc<Desk>);
 impl Drop for Farewell {
     fn drop(&mut self) {
         self.0.close();
+        self.0.ended.store(true, Ordering::Release);
+        self.0.end.notify_waiters();
     }
 }
 
 async fn work(store: Arc<dyn Store>, farewell: Farewell) {
     let desk = &*farewell.0;
-    let mut to_renew = VecDeque::new();
+    let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
     let mut under_way = FuturesUnordered::new();
-    while let Some(due) = desk.take_due() {
+    while let Some((due, rooms)) = desk.take_due() {
+        for key in rooms {
+            if let Some(when) = desk.hall.look_after(&key, desk.clock.now()) {
+                desk.watch(key, when);
+            }
+        }
         for tenancy in due {
             if tenancy.loss().is_some() {
                 continue;
@@ -186,13 +252,18 @@ async fn work(store: Arc<dyn Store>, farewell: Farewell) {
             // From here until the answer, what it waits for in the book is its own deadline.
             desk.put(&tenancy, tenancy.valid_until());
             if tenancy.renews && !tenancy.is_capped() {
-                to_renew.push_back(tenancy);
+                let class = tenancy.ttl().as_ms().ilog2();
+                classes.entry(class).or_default().to_renew.push_back(tenancy);
             }
         }
-        while under_way.len() < BATCHES_MAX && !to_renew.is_empty() {
-            let batch: Vec<_> = to_renew.drain(..to_renew.len().min(BATCH_MAX)).collect();
-            under_way.push(renew(desk, &*store, batch));
+        for class in classes.values_mut() {
+            while class.under_way.load(Ordering::Relaxed) < BATCHES_MAX && !class.to_renew.is_empty() {
+                let slot = Slot::take(desk, class);
+                let batch = class.to_renew.drain(..class.to_renew.len().min(BATCH_MAX)).collect();
+                under_way.push(renew(desk, &*store, batch, slot));
+            }
         }
+        classes.retain(|_, class| !class.to_renew.is_empty() || class.under_way.load(Ordering::Relaxed) > 0);
         let wakes_at = desk.wakes_at();
         tokio::select! {
             biased;
@@ -203,8 +274,35 @@ async fn work(store: Arc<dyn Store>, farewell: Farewell) {
     }
 }
 
+/// Leases whose TTLs are within a factor of two.
+#[derive(Default)]
+struct Class {
+    to_renew: VecDeque<Arc<Tenancy>>,
+    under_way: Arc<AtomicU64>,
+}
+
+/// A batch's place among those of its class. Where it is given up, the keeper looks what else there is to send.
+struct Slot<'a> {
+    desk: &'a Desk,
+    under_way: Arc<AtomicU64>,
+}
+
+impl<'a> Slot<'a> {
+    fn take(desk: &'a Desk, class: &Class) -> Self {
+        class.under_way.fetch_add(1, Ordering::Relaxed);
+        Slot { desk, under_way: class.under_way.clone() }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.desk.bell.notify_one();
+    }
+}
+
 /// Renews one batch, and puts each of its tenancies where it belongs next.
-async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>) {
+async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>, slot: Slot<'_>) {
     let (batch, waiting): (Vec<_>, Vec<_>) = batch
         .into_iter()
         .filter(|tenancy| tenancy.loss().is_none())
@@ -213,23 +311,35 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>) {
         desk.put(&tenancy, try_again_at(&tenancy, desk.clock.now()));
     }
     let Some(shortest) = batch.iter().map(|tenancy| tenancy.ttl()).min() else { return };
-    let due: Vec<(Ticket, Ttl)> = batch
-        .iter()
-        .map(|tenancy| {
-            tenancy.set_unanswered(true);
-            (tenancy.ticket.clone(), tenancy.ttl())
-        })
-        .collect();
-    // A sixth of the shortest TTL leaves room to try again several times before the deadline.
-    let enough = desk.clock.now().plus(shortest.as_duration() / 6);
+    let due: Vec<(Ticket, Ttl)> = batch.iter().map(|tenancy| tenancy.to_renew()).collect();
+    // A sixth of the TTL leaves room to try again several times before the deadline.
+    let slow_from = desk.clock.now().plus((shortest.as_duration() / 6).min(PATIENCE_MAX));
+    let mut call = store.renew(&due);
     let answers = tokio::select! {
         biased;
-        answers = store.renew(&due) => answers,
-        () = desk.clock.sleep_until(enough) => Vec::new(),
+        answers = &mut call => Some(answers),
+        () = desk.clock.sleep_until(slow_from) => None,
     };
-    let mut answers = answers.into_iter();
+    if let Some(answers) = answers {
+        let mut answers = answers.into_iter();
+        for tenancy in &batch {
+            settle(desk, tenancy, answers.next().unwrap_or_else(|| Err(tenancy.client.no_answer())));
+        }
+        return;
+    }
     for tenancy in &batch {
-        settle(desk, tenancy, answers.next().unwrap_or_else(|| Err(tenancy.client.no_answer())));
+        settle(desk, tenancy, Err(tenancy.client.no_answer()));
+    }
+    drop(slot);
+    let too_late_from = batch.iter().map(|tenancy| tenancy.valid_until()).max().unwrap_or(Deadline::FAR);
+    tokio::select! {
+        biased;
+        answers = call => for (tenancy, answer) in batch.iter().zip(answers) {
+            if answer.is_ok() {
+                settle(desk, tenancy, answer);
+            }
+        },
+        () = desk.clock.sleep_until(too_late_from) => {}
     }
 }
 

@@ -171,9 +171,11 @@ impl Lease {
             return Err(Error::Lost { names: self.names().clone(), reason });
         }
         let Some(held) = self.pass_on(now) else { return Ok(()) };
-        held.release().await?;
-        self.report_released(now);
-        Ok(())
+        let end = held.release().await;
+        if !matches!(end, Err(Error::Lost { .. })) {
+            self.report_released(now);
+        }
+        end
     }
 
     /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped).
@@ -283,8 +285,8 @@ impl Drop for Lease {
         let now = self.proof.term.tenancy.client.clock().now();
         if self.proof.loss_at(now).is_none()
             && let Some(held) = self.pass_on(now)
+            && held.abandon()
         {
-            drop(held);
             self.report_released(now);
         }
     }

@@ -2,6 +2,9 @@
 //! janitor and its meeting.
 
 use std::fmt;
+use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use crate::acquire::Request;
 use crate::claim::{Evicted, Share, Status};
@@ -29,12 +32,33 @@ pub(crate) struct Client {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) keeper: Keeper,
     pub(crate) janitor: Janitor,
-    pub(crate) hall: Hall,
+    pub(crate) hall: Arc<Hall>,
     pub(crate) events: Events,
     pub(crate) defaults: Options,
+    pub(crate) closing: Arc<Closing>,
     ids: AtomicU64,
-    closed: AtomicBool,
 }
+
+/// Whether the client is closed, for those who wait.
+#[derive(Default)]
+pub(crate) struct Closing {
+    closed: AtomicBool,
+    pub(crate) rung: std::sync::Arc<Notify>,
+}
+
+impl Closing {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.rung.notify_waiters();
+    }
+}
+
+/// How long closing waits for a hook to hear the last events.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 impl Locks {
     /// A client over a store of your own, or over one that several clients of this process share.
@@ -44,15 +68,16 @@ impl Locks {
     pub fn over(store: Arc<dyn Store>, options: Options) -> Result<Self> {
         require_runtime()?;
         let events = Events::new(options.hook.clone());
+        let hall = Arc::new(Hall::new(store.clock().clone()));
         let client = Client {
-            keeper: Keeper::start(store.clone()),
+            keeper: Keeper::start(store.clone(), hall.clone()),
             janitor: Janitor::start(store.clone(), events.clone()),
             store,
-            hall: Hall::default(),
+            hall,
             events,
             defaults: options,
+            closing: Arc::default(),
             ids: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
         };
         Ok(Locks { client: Arc::new(client) })
     }
@@ -105,15 +130,26 @@ impl Locks {
     }
 
     /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or
-    /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); new
-    /// requests are [`Error::Closed`]. Call it before a process ends: what is only dropped may not get out any more.
+    /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); whoever
+    /// waits for one, or asks from now on, is told [`Error::Closed`]. A hook gets a second to hear the last events.
+    ///
+    /// Call it before a process ends: what is only dropped may not get out any more.
     ///
     /// # Cancel safety
     /// The client is closed at once; dropping the future only stops the waiting.
     pub async fn close(&self) {
-        self.client.closed.store(true, Ordering::Release);
-        self.client.keeper.close();
+        let Client { closing, hall, keeper, events, .. } = &*self.client;
+        closing.close();
+        hall.close();
+        keeper.close();
+        keeper.ended().await;
         self.settled().await;
+        let clock = self.client.clock();
+        tokio::select! {
+            biased;
+            () = events.heard() => {}
+            () = clock.sleep_until(clock.now().plus(LAST_EVENTS)) => {}
+        }
     }
 }
 
@@ -133,7 +169,7 @@ impl Client {
 
     /// Refuses what this store cannot do, before anything is sent.
     pub(crate) fn check(&self, request: &Request) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closing.is_closed() {
             return Err(Error::Closed);
         }
         let can = self.store.capabilities();

@@ -8,40 +8,62 @@
 //!
 //! A pass costs no request: the next lease has the next fence of the grant's block and inherits the deadline. So
 //! that other clients are served, a grant is passed on at most 15 times and for at most 10 ms.
+//!
+//! A future that is kept and not polled must not hold up the others. What it was passed ends with its TTL, because
+//! the keeper renews only what was picked up. A seat it does not use it loses after a TTL: the keeper looks into each
+//! room with a line that often. Should it be polled again, it goes to the end of the line.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::attempt::Attempt;
 use crate::claim::{Acquired, Busy, Claim, Share, Ticket, Wait};
-use crate::clock::{Deadline, Sleep};
-use crate::error::Result;
+use crate::clock::{Clock, Deadline, Sleep};
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
 use crate::tenancy::{Held, Tenancy, Terms};
 use crate::token::{Owner, Token};
-use crate::ttl::Ttl;
 
 /// The most fences asked for with one grant, and so the most tasks served under it.
 const BLOCK_MAX: usize = 16;
 /// For how long a grant is passed on.
 const PASS_FOR: Duration = Duration::from_millis(10);
 
-/// A room: only tasks that want the same name, exclusively, for the same TTL can be served by one grant.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// A room: only tasks that want the same name, exclusively, on the same terms, can be served by one grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) name: Name,
-    pub(crate) ttl: Ttl,
+    pub(crate) owner: Owner,
+    pub(crate) terms: Terms,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // The rest hardly ever differs.
+        self.name.hash(state);
+    }
 }
 
 /// All rooms of a client.
-#[derive(Default)]
 pub(crate) struct Hall {
-    rooms: Mutex<HashMap<Key, Room>>,
+    clock: Clock,
+    floor: Mutex<Floor>,
+}
+
+#[derive(Default)]
+struct Floor {
+    rooms: HashMap<Key, Room>,
+    /// Guests who have to be told that there is nothing to wait for any more.
+    failed: HashMap<u64, Error>,
+    /// Rooms the keeper is going to look into; they may have closed by then.
+    watched: HashSet<Key>,
+    closed: bool,
 }
 
 /// Invariants:
@@ -51,11 +73,12 @@ pub(crate) struct Hall {
 struct Room {
     seat: Seat,
     line: BTreeMap<u64, Waker>,
+    watched: bool,
 }
 
 enum Seat {
     /// A guest polls the room's request; or is about to, and `left` is the one to go on with.
-    Asking { guest: u64, left: Option<Attempt> },
+    Asking { guest: u64, seen: Deadline, left: Option<Attempt> },
     /// The lease is on its way to a guest who has not picked it up yet.
     Passing { guest: u64, baton: Option<Baton> },
     /// A task of this client holds the lease.
@@ -73,23 +96,33 @@ pub(crate) struct Baton {
 enum Turn {
     /// The room is taken, and the guest does not wait.
     Occupied,
-    NotYet,
+    /// In line. The flag is set for the one whose room the keeper is to look after from now on.
+    NotYet {
+        watch: bool,
+    },
     Ask {
         left: Option<Attempt>,
         in_line: usize,
     },
     Passed(Baton),
+    /// It was not polled for so long that it lost its place.
+    Missed,
+    Failed(Error),
 }
 
 impl Hall {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Hall { clock, floor: Mutex::default() }
+    }
+
     /// Where a task of this client holds the name now: who, and for how long.
     pub(crate) fn held_here(&self, key: &Key) -> Option<Busy> {
-        let rooms = lock(&self.rooms);
-        let room = rooms.get(key)?;
+        let floor = lock(&self.floor);
+        let room = floor.rooms.get(key)?;
         let Seat::Taken { tenancy } = &room.seat else { return None };
         let (tenancy, waiters) = (tenancy.clone(), room.line.len());
-        drop(rooms);
-        let now = tenancy.client.clock().now();
+        drop(floor);
+        let now = self.clock.now();
         if tenancy.loss_at(now).is_some() {
             return None;
         }
@@ -99,95 +132,148 @@ impl Hall {
 
     /// Takes the seat of a free room, or else (if the guest waits at all) a place in line.
     fn enter(&self, key: &Key, guest: u64, waits: bool, waker: &Waker) -> Turn {
-        let mut rooms = lock(&self.rooms);
+        let mut floor = lock(&self.floor);
+        let Floor { rooms, watched, closed, .. } = &mut *floor;
+        if *closed {
+            return Turn::Failed(Error::Closed);
+        }
         match rooms.get_mut(key) {
             Some(room) if waits => {
                 room.line.insert(guest, waker.clone());
-                Turn::NotYet
+                let watch = !std::mem::replace(&mut room.watched, true) && watched.insert(key.clone());
+                Turn::NotYet { watch }
             }
             Some(_) => Turn::Occupied,
             None => {
-                let seat = Seat::Asking { guest, left: None };
-                rooms.insert(key.clone(), Room { seat, line: BTreeMap::new() });
+                let seat = Seat::Asking { guest, seen: self.clock.now(), left: None };
+                rooms.insert(key.clone(), Room { seat, line: BTreeMap::new(), watched: false });
                 Turn::Ask { left: None, in_line: 0 }
             }
         }
     }
 
     fn look(&self, key: &Key, me: u64, waker: &Waker) -> Turn {
-        let mut rooms = lock(&self.rooms);
-        let Some(room) = rooms.get_mut(key) else { return Turn::NotYet };
-        match &mut room.seat {
-            Seat::Asking { guest, left } if *guest == me => {
-                Turn::Ask { left: left.take(), in_line: room.line.len() }
-            }
-            Seat::Passing { guest, baton } if *guest == me => match baton.take() {
-                Some(baton) => {
-                    room.seat = Seat::Taken { tenancy: baton.held.tenancy().clone() };
-                    Turn::Passed(baton)
+        let mut floor = lock(&self.floor);
+        if let Some(room) = floor.rooms.get_mut(key) {
+            match &mut room.seat {
+                Seat::Asking { guest, seen, left } if *guest == me => {
+                    *seen = self.clock.now();
+                    return Turn::Ask { left: left.take(), in_line: room.line.len() };
                 }
-                None => Turn::NotYet,
-            },
-            _ => {
-                if let Some(place) = room.line.get_mut(&me) {
-                    place.clone_from(waker);
+                Seat::Passing { guest, baton } if *guest == me => {
+                    if let Some(baton) = baton.take() {
+                        room.seat = Seat::Taken { tenancy: baton.held.tenancy().clone() };
+                        return Turn::Passed(baton);
+                    }
                 }
-                Turn::NotYet
+                _ => {}
             }
+            if let Some(place) = room.line.get_mut(&me) {
+                place.clone_from(waker);
+                return Turn::NotYet { watch: false };
+            }
+        }
+        floor.failed.remove(&me).map_or(Turn::Missed, Turn::Failed)
+    }
+
+    /// The guest in the seat shows that it still polls its request.
+    fn show(&self, key: &Key, me: u64) {
+        let mut floor = lock(&self.floor);
+        if let Some(Room { seat: Seat::Asking { guest, seen, .. }, .. }) = floor.rooms.get_mut(key)
+            && *guest == me
+        {
+            *seen = self.clock.now();
         }
     }
 
     /// The guest in the seat has been granted the lease.
     fn granted(&self, key: &Key, me: u64, tenancy: &Arc<Tenancy>) {
-        let mut rooms = lock(&self.rooms);
-        if let Some(room) = rooms.get_mut(key)
+        let mut floor = lock(&self.floor);
+        if let Some(room) = floor.rooms.get_mut(key)
             && matches!(room.seat, Seat::Asking { guest, .. } if guest == me)
         {
             room.seat = Seat::Taken { tenancy: tenancy.clone() };
         }
     }
 
-    /// A guest goes without a lease, and leaves the request it polled, if any, to the next.
+    /// A guest goes without a lease, and leaves the request it polled, if it is one to go on with, to the next.
     fn leave(&self, key: &Key, me: u64, request: Option<Attempt>) {
-        let mut rooms = lock(&self.rooms);
-        let Some(room) = rooms.get_mut(key) else { return };
-        let request = match &mut room.seat {
-            Seat::Asking { guest, left } if *guest == me => request.or_else(|| left.take()),
-            Seat::Passing { guest, baton } if *guest == me => {
+        let mut floor = lock(&self.floor);
+        floor.failed.remove(&me);
+        let (waker, unwanted) = match floor.rooms.get_mut(key).map(|room| &mut room.seat) {
+            Some(Seat::Asking { guest, left, .. }) if *guest == me => {
+                let request = request.or_else(|| left.take());
+                floor.next_asks(key, request, self.clock.now())
+            }
+            Some(Seat::Passing { guest, baton }) if *guest == me => {
                 // It leaves as if it had held the lease: to the next in line, or else to the store.
                 let Some(baton) = baton.take() else { return };
-                room.seat = Seat::Taken { tenancy: baton.held.tenancy().clone() };
-                drop(rooms);
-                let now = baton.held.tenancy().client.clock().now();
-                drop(self.pass(key, baton, now));
+                let tenancy = baton.held.tenancy().clone();
+                floor.seat(key, Seat::Taken { tenancy });
+                drop(floor);
+                drop(self.pass(key, baton, self.clock.now()));
                 return;
             }
             _ => {
-                room.line.remove(&me);
+                let place = floor.rooms.get_mut(key).and_then(|room| room.line.remove(&me));
+                drop(floor);
+                drop((place, request));
                 return;
             }
         };
-        let (waker, request) = next_asks(&mut rooms, key, request);
-        drop(rooms);
+        drop(floor);
         // Outside the lock: a request that nobody goes on with is withdrawn where it is dropped.
-        drop(request);
+        drop(unwanted);
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The room's request came to nothing, and so did the wait of everybody in line: each is told. One after the
+    /// other they would only find out the same again.
+    fn fail(&self, key: &Key, me: u64, error: &Error) {
+        let mut floor = lock(&self.floor);
+        let Floor { rooms, failed, .. } = &mut *floor;
+        let ours = |room: &Room| matches!(room.seat, Seat::Asking { guest, .. } if guest == me);
+        if !rooms.get(key).is_some_and(ours) {
+            return;
+        }
+        let line = rooms.remove(key).map(|room| room.line).unwrap_or_default();
+        failed.extend(line.keys().map(|guest| (*guest, error.clone())));
+        drop(floor);
+        line.into_values().for_each(Waker::wake);
+    }
+
+    /// Everybody in line is told that the client is closed, and so is whoever comes. Those who poll a request are
+    /// told by it.
+    pub(crate) fn close(&self) {
+        let mut floor = lock(&self.floor);
+        floor.closed = true;
+        let Floor { rooms, failed, .. } = &mut *floor;
+        let mut wakers = Vec::new();
+        for room in rooms.values_mut() {
+            let line = std::mem::take(&mut room.line);
+            failed.extend(line.keys().map(|guest| (*guest, Error::Closed)));
+            wakers.extend(line.into_values());
+        }
+        drop(floor);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Hands the lease to the next in line; gives it back where there is none, or where it is time that other
     /// clients get their turn.
     pub(crate) fn pass(&self, key: &Key, baton: Baton, now: Deadline) -> Result<(), Held> {
         let tenancy = baton.held.tenancy();
+        let ttl = key.terms.ttl;
         let may_pass = baton.fences_left > 0
             && now.since(tenancy.granted_at) < PASS_FOR
-            && tenancy.ttl() == key.ttl
-            && tenancy.valid_until().since(now) >= key.ttl.third();
+            && key.terms.max_hold.is_none()
+            && tenancy.ttl() == ttl
+            && tenancy.valid_until().since(now) >= ttl.third();
         let Ok(fence) = baton.fence.plus(1) else { return Err(baton.held) };
         if !may_pass {
             return Err(baton.held);
         }
-        let mut rooms = lock(&self.rooms);
-        let next = rooms.get_mut(key).and_then(|room| {
+        let mut floor = lock(&self.floor);
+        let next = floor.rooms.get_mut(key).and_then(|room| {
             // Looked at under the lock: whoever declares a loss says so first and vacates the seat then.
             let ours = matches!(&room.seat, Seat::Taken { tenancy: seated } if seated.id == tenancy.id);
             if !ours || tenancy.end().is_some() {
@@ -200,7 +286,7 @@ impl Hall {
         tenancy.set_in_hand(false);
         let baton = Baton { held: baton.held, fence, fences_left: baton.fences_left - 1 };
         room.seat = Seat::Passing { guest, baton: Some(baton) };
-        drop(rooms);
+        drop(floor);
         waker.wake();
         Ok(())
     }
@@ -208,47 +294,78 @@ impl Hall {
     /// A tenancy has ended: whoever is next may ask. What was on its way to a guest is on its way no more.
     pub(crate) fn vacate(&self, tenancy: &Tenancy) {
         let Some(key) = &tenancy.room else { return };
-        let mut rooms = lock(&self.rooms);
-        let Some(room) = rooms.get_mut(key) else { return };
-        let (baton, waker) = match &mut room.seat {
-            Seat::Taken { tenancy: seated } if seated.id == tenancy.id => {
-                (None, next_asks(&mut rooms, key, None).0)
-            }
-            Seat::Passing { guest, baton }
+        let mut floor = lock(&self.floor);
+        let baton = match floor.rooms.get_mut(key).map(|room| &mut room.seat) {
+            Some(Seat::Taken { tenancy: seated }) if seated.id == tenancy.id => None,
+            Some(Seat::Passing { baton, .. })
                 if baton.as_ref().is_some_and(|it| it.held.tenancy().id == tenancy.id) =>
             {
-                // Its taker was woken when it was passed, and asks the store instead.
-                let (guest, baton) = (*guest, baton.take());
-                room.seat = Seat::Asking { guest, left: None };
-                (baton, None)
+                // Its taker was woken when it was passed; when it looks, it has missed its turn.
+                baton.take()
             }
             _ => return,
         };
-        drop(rooms);
+        let (waker, _) = floor.next_asks(key, None, self.clock.now());
+        drop(floor);
         drop(baton);
         waker.into_iter().for_each(Waker::wake);
     }
+
+    /// The keeper looks into a room with a line: a guest who has had the seat for a TTL without polling loses it.
+    /// Says when to look again, if at all.
+    pub(crate) fn look_after(&self, key: &Key, now: Deadline) -> Option<Deadline> {
+        let ttl = key.terms.ttl.as_duration();
+        let mut floor = lock(&self.floor);
+        let Some(room) = floor.rooms.get_mut(key).filter(|room| !room.line.is_empty()) else {
+            floor.watched.remove(key);
+            if let Some(room) = floor.rooms.get_mut(key) {
+                room.watched = false;
+            }
+            return None;
+        };
+        let asking_since = match room.seat {
+            Seat::Asking { seen, .. } => seen,
+            Seat::Passing { .. } | Seat::Taken { .. } => now,
+        };
+        if now < asking_since.plus(ttl) {
+            return Some(asking_since.plus(ttl));
+        }
+        let left = match &mut room.seat {
+            Seat::Asking { left, .. } => left.take(),
+            Seat::Passing { .. } | Seat::Taken { .. } => None,
+        };
+        let (waker, unwanted) = floor.next_asks(key, left, now);
+        drop(floor);
+        drop(unwanted);
+        waker.into_iter().for_each(Waker::wake);
+        Some(now.plus(ttl))
+    }
 }
 
-/// The first in line takes the seat and asks, with the request of the one before, if it left one. Without a
-/// line the room goes, and the request comes back, for the caller to drop outside the lock.
-fn next_asks(
-    rooms: &mut HashMap<Key, Room>,
-    key: &Key,
-    request: Option<Attempt>,
-) -> (Option<Waker>, Option<Attempt>) {
-    let next = rooms.get_mut(key).and_then(|room| {
-        let (guest, waker) = room.line.pop_first()?;
-        Some((room, guest, waker))
-    });
-    match next {
-        Some((room, guest, waker)) => {
-            room.seat = Seat::Asking { guest, left: request };
-            (Some(waker), None)
+impl Floor {
+    fn seat(&mut self, key: &Key, seat: Seat) {
+        if let Some(room) = self.rooms.get_mut(key) {
+            room.seat = seat;
         }
-        None => {
-            rooms.remove(key);
-            (None, request)
+    }
+
+    /// The first in line takes the seat and asks, with the request of the one before, if it left one. Without a
+    /// line the room goes, and the request comes back, for the caller to drop outside the lock.
+    fn next_asks(
+        &mut self,
+        key: &Key,
+        request: Option<Attempt>,
+        now: Deadline,
+    ) -> (Option<Waker>, Option<Attempt>) {
+        match self.rooms.get_mut(key).and_then(|room| room.line.pop_first()) {
+            Some((guest, waker)) => {
+                self.seat(key, Seat::Asking { guest, seen: now, left: request });
+                (Some(waker), None)
+            }
+            None => {
+                self.rooms.remove(key);
+                (None, request)
+            }
         }
     }
 }
@@ -272,8 +389,6 @@ pub(crate) struct Visit<'a> {
     client: &'a Arc<Client>,
     key: Key,
     me: u64,
-    owner: &'a Owner,
-    terms: Terms,
     wait: Wait,
     /// The room's request, while this guest polls it.
     request: Option<Attempt>,
@@ -290,13 +405,13 @@ enum Stage {
 }
 
 impl<'a> Visit<'a> {
-    pub(crate) fn new(client: &'a Arc<Client>, key: Key, owner: &'a Owner, terms: Terms, wait: Wait) -> Self {
+    pub(crate) fn new(client: &'a Arc<Client>, key: Key, wait: Wait) -> Self {
         let deadline = match wait {
             Wait::Until(deadline) => Some(client.clock().sleep_until(deadline)),
             Wait::Never | Wait::Forever => None,
         };
         let (me, stage) = (client.next_id(), Stage::Outside);
-        Visit { client, key, me, owner, terms, wait, request: None, deadline, stage }
+        Visit { client, key, me, wait, request: None, deadline, stage }
     }
 
     /// A request for the room. It waits for ever: the place in the store's queue is the room's, and outlives
@@ -304,7 +419,7 @@ impl<'a> Visit<'a> {
     fn ask(&self, in_line: usize) -> Result<Attempt> {
         let ticket = Ticket {
             names: self.key.name.clone().into(),
-            token: Token::fresh(self.owner)?,
+            token: Token::fresh(&self.key.owner)?,
             share: Share::Exclusive,
             fence: None,
         };
@@ -313,59 +428,86 @@ impl<'a> Visit<'a> {
             Wait::Until(_) | Wait::Forever => Wait::Forever,
         };
         let fences = (in_line + 1).min(BLOCK_MAX) as u16;
-        Ok(Attempt::new(self.client, Claim { ticket, ttl: self.key.ttl, wait, fences }))
+        Ok(Attempt::new(self.client, Claim { ticket, ttl: self.key.terms.ttl, wait, fences }))
     }
 
     fn leave(&mut self) {
         if std::mem::replace(&mut self.stage, Stage::Gone) == Stage::Inside {
-            self.client.hall.leave(&self.key, self.me, self.request.take());
+            // A request that does not wait is nothing to wait with: the next makes its own.
+            let request = self.request.take().filter(|_| self.wait != Wait::Never);
+            self.client.hall.leave(&self.key, self.me, request);
         }
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
-        loop {
-            if let Some(request) = &mut self.request {
-                let Poll::Ready(answer) = Pin::new(&mut *request).poll(cx) else { return Poll::Pending };
-                let ticket = request.ticket().clone();
-                self.request = None;
-                return Poll::Ready(match answer? {
-                    Acquired::Busy(busy) => Ok(Met::Busy(busy)),
-                    Acquired::Granted(grant) => {
-                        let room = Some(self.key.clone());
-                        let held = Held::new(self.client, ticket, grant, self.terms, room);
-                        self.client.hall.granted(&self.key, self.me, held.tenancy());
-                        if held.tenancy().end().is_some() {
-                            // Lost before it had the seat, so nobody has vacated it.
-                            self.client.hall.vacate(held.tenancy());
-                        }
-                        self.stage = Stage::Gone;
-                        let (fence, fences_left) = (grant.fence, grant.fences.saturating_sub(1));
-                        Ok(Met::Granted(Baton { held, fence, fences_left }))
-                    }
-                });
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
+        let Some(request) = &mut self.request else { return Poll::Pending };
+        let Poll::Ready(answer) = Pin::new(&mut *request).poll(cx) else { return Poll::Pending };
+        let ticket = request.ticket().clone();
+        self.request = None;
+        let answer = answer.inspect_err(|error| {
+            if error.is_outcome_unknown() && self.wait != Wait::Never {
+                self.client.hall.fail(&self.key, self.me, error);
             }
-            let turn = match std::mem::replace(&mut self.stage, Stage::Inside) {
-                Stage::Outside => {
-                    self.client.hall.enter(&self.key, self.me, self.wait != Wait::Never, cx.waker())
+        });
+        Poll::Ready(match answer? {
+            Acquired::Busy(busy) => Ok(Met::Busy(busy)),
+            Acquired::Granted(grant) => {
+                let room = Some(self.key.clone());
+                let held = Held::new(self.client, ticket, grant, self.key.terms, room);
+                self.client.hall.granted(&self.key, self.me, held.tenancy());
+                if held.tenancy().end().is_some() {
+                    // Lost before it had the seat, so nobody has vacated it.
+                    self.client.hall.vacate(held.tenancy());
                 }
-                Stage::Inside | Stage::Gone => self.client.hall.look(&self.key, self.me, cx.waker()),
+                self.stage = Stage::Gone;
+                let (fence, fences_left) = (grant.fence, grant.fences.saturating_sub(1));
+                Ok(Met::Granted(Baton { held, fence, fences_left }))
+            }
+        })
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
+        if self.request.is_some() {
+            self.client.hall.show(&self.key, self.me);
+            return self.poll_request(cx);
+        }
+        loop {
+            let hall = &self.client.hall;
+            let turn = match std::mem::replace(&mut self.stage, Stage::Inside) {
+                Stage::Outside => hall.enter(&self.key, self.me, self.wait != Wait::Never, cx.waker()),
+                Stage::Inside | Stage::Gone => hall.look(&self.key, self.me, cx.waker()),
             };
             match turn {
-                Turn::Occupied => {
-                    self.stage = Stage::Gone;
-                    return Poll::Ready(Ok(Met::Occupied));
+                Turn::NotYet { watch } => {
+                    if watch {
+                        self.client.keeper.watch(&self.key);
+                    }
+                    return Poll::Pending;
                 }
-                Turn::NotYet => return Poll::Pending,
                 Turn::Ask { left, in_line } => {
                     self.request = Some(match left {
                         Some(request) => request,
                         None => self.ask(in_line)?,
                     });
+                    return self.poll_request(cx);
                 }
                 Turn::Passed(baton) => {
                     self.stage = Stage::Gone;
                     baton.held.tenancy().set_in_hand(true);
                     return Poll::Ready(Ok(Met::Passed(baton)));
+                }
+                Turn::Missed => {
+                    // To the end of the line, as somebody new.
+                    self.me = self.client.next_id();
+                    self.stage = Stage::Outside;
+                }
+                Turn::Occupied => {
+                    self.stage = Stage::Gone;
+                    return Poll::Ready(Ok(Met::Occupied));
+                }
+                Turn::Failed(error) => {
+                    self.stage = Stage::Gone;
+                    return Poll::Ready(Err(error));
                 }
             }
         }

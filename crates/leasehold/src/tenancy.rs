@@ -41,6 +41,8 @@ pub(crate) struct Tenancy {
     /// `max_hold` in force: past this it is lost.
     hold_end: Deadline,
     ttl_ms: AtomicU64,
+    /// The longest TTL ever asked for: so long the store may remember it, whatever was answered.
+    longest_ttl_ms: AtomicU64,
     valid_until_ns: AtomicU64,
     /// 0 while it lasts, then the code of a `Loss`.
     end: AtomicU8,
@@ -58,7 +60,7 @@ pub(crate) struct Tenancy {
 }
 
 /// How a tenancy is to be kept.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
     pub(crate) renews: bool,
@@ -75,7 +77,13 @@ impl Tenancy {
     }
 
     pub(crate) fn ttl(&self) -> Ttl {
-        Ttl::new(Duration::from_millis(self.ttl_ms.load(Ordering::Acquire))).unwrap_or_default()
+        Ttl::from_ms(self.ttl_ms.load(Ordering::Acquire))
+    }
+
+    /// What a renewal sends, from now on unanswered.
+    pub(crate) fn to_renew(&self) -> (Ticket, Ttl) {
+        self.unanswered.store(true, Ordering::Release);
+        (self.ticket.clone(), self.ttl())
     }
 
     pub(crate) fn valid_until(&self) -> Deadline {
@@ -128,10 +136,6 @@ impl Tenancy {
         self.end.compare_exchange(0, loss.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    pub(crate) fn set_unanswered(&self, unanswered: bool) {
-        self.unanswered.store(unanswered, Ordering::Release);
-    }
-
     pub(crate) fn is_in_hand(&self) -> bool {
         self.in_hand.load(Ordering::Acquire)
     }
@@ -144,7 +148,7 @@ impl Tenancy {
     pub(crate) fn renewed(self: &Arc<Self>, answer: Renewed) {
         match answer {
             Renewed::Until(deadline) => {
-                self.set_unanswered(false);
+                self.unanswered.store(false, Ordering::Release);
                 self.valid_until_ns.fetch_max(deadline.min(self.hold_end).as_ns(), Ordering::AcqRel);
             }
             Renewed::Lost(loss) => self.client.keeper.declare(self, loss),
@@ -160,14 +164,15 @@ impl Tenancy {
         if let Some(reason) = self.loss() {
             return Err(self.lost(reason));
         }
-        answer.map_err(|error| {
-            let why = error.to_string();
-            Error::Unknown { names: self.names().clone(), what: "extend", why }
+        answer.map_err(|error| match error.is_outcome_unknown() {
+            true => Error::Unknown { names: self.names().clone(), what: "extend", why: error.to_string() },
+            false => error,
         })
     }
 
     /// Asks the store to renew, and takes its answer if it comes before the deadline.
     pub(crate) async fn renew_now(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
+        self.longest_ttl_ms.fetch_max(ttl.as_ms(), Ordering::AcqRel);
         let due = [(self.ticket.clone(), ttl)];
         let answers = tokio::select! {
             biased;
@@ -189,7 +194,11 @@ impl Tenancy {
     }
 
     fn errand(&self, late: bool) -> Errand {
-        Errand { ticket: self.ticket.clone(), ttl: self.ttl(), late }
+        Errand {
+            ticket: self.ticket.clone(),
+            ttl: Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire)),
+            late,
+        }
     }
 
     /// Has the claim withdrawn in the background.
@@ -224,6 +233,7 @@ impl Held {
             renews: terms.renews,
             hold_end,
             ttl_ms: AtomicU64::new(terms.ttl.as_ms()),
+            longest_ttl_ms: AtomicU64::new(terms.ttl.as_ms()),
             valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
             end: AtomicU8::new(0),
             unanswered: AtomicBool::new(false),
@@ -238,6 +248,21 @@ impl Held {
 
     pub(crate) fn tenancy(&self) -> &Arc<Tenancy> {
         &self.tenancy
+    }
+
+    /// Has the claim given back in the background; false where it had ended already.
+    pub(crate) fn abandon(self) -> bool {
+        self.withdraw()
+    }
+
+    fn withdraw(&self) -> bool {
+        let ends = self.tenancy.finish(Loss::Released);
+        if ends {
+            self.tenancy.client.keeper.forget(&self.tenancy);
+            self.tenancy.withdraw();
+            self.tenancy.client.hall.vacate(&self.tenancy);
+        }
+        ends
     }
 
     /// Gives the claim back to the store.
@@ -255,11 +280,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.tenancy.finish(Loss::Released) {
-            self.tenancy.client.keeper.forget(&self.tenancy);
-            self.tenancy.withdraw();
-            self.tenancy.client.hall.vacate(&self.tenancy);
-        }
+        self.withdraw();
     }
 }
 
@@ -295,8 +316,14 @@ impl Unsettled<'_> {
             }
             Ok(Released::NotHeld) => {
                 self.answered = true;
-                let held = tenancy.clock().now().since(tenancy.granted_at);
+                let now = tenancy.clock().now();
+                if now >= tenancy.valid_until() {
+                    // It was valid when its holder let go, and may have expired on the way: good work is kept.
+                    let why = "it was answered after the deadline".to_owned();
+                    return Err(Error::Unknown { names: tenancy.names().clone(), what: "release", why });
+                }
                 let (names, fence, reason) = (tenancy.names().clone(), tenancy.fence, Loss::Deleted);
+                let held = now.since(tenancy.granted_at);
                 tenancy.client.events.emit(Event::Lost { names, fence, reason, held });
                 Err(tenancy.lost(Loss::Deleted))
             }

@@ -44,6 +44,11 @@ impl Ttl {
         }
     }
 
+    /// From what [`as_ms`](Ttl::as_ms) gave.
+    pub(crate) fn from_ms(ms: u64) -> Self {
+        Ttl { ms: ms.clamp(Ttl::MIN.ms, Ttl::MAX.ms) }
+    }
+
     /// The TTL in milliseconds.
     pub fn as_ms(self) -> u64 {
         self.ms

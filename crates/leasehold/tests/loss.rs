@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Moody, client, ms, secs, two_clients};
+use common::{Mood, Moody, client, ms, secs, two_clients};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Error, Event, Locks, Loss, Options};
 use tokio::sync::mpsc;
@@ -174,17 +174,27 @@ async fn a_grant_that_comes_late_is_renewed_before_it_is_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_comes_late_and_cannot_be_renewed_is_given_back() {
+async fn a_grant_that_comes_late_and_cannot_be_renewed_in_time_is_given_back() {
     let store = Moody::new(Clock::tokio());
     let locks = client(&store, "a");
     store.grant_late_ms.store(20_000, Ordering::SeqCst);
-    store.failing_renewals.store(u64::MAX, Ordering::SeqCst);
-    let error = locks.mutex("x").lock().await.unwrap_err();
+    store.renewal_late_ms.store(20_000, Ordering::SeqCst);
+    let error = locks.mutex("x").min_validity(secs(15)).lock().await.unwrap_err();
     assert!(matches!(error, Error::Late { .. }), "{error:?}");
+    // An outage is not a TTL that is too short.
+    store.failing_renewals.store(1, Ordering::SeqCst);
+    let error = locks.mutex("x").lock().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     locks.settled().await;
     assert!(locks.inspect("x").await.unwrap().is_none(), "given back");
     // One who can do with less gets it.
     assert!(locks.mutex("x").min_validity(secs(5)).lock().await.is_ok());
+    // One that comes after its own deadline is nobody's, and is not renewed.
+    store.grant_late_ms.store(40_000, Ordering::SeqCst);
+    let renewals = store.renewals.load(Ordering::SeqCst);
+    let error = locks.mutex("y").no_renewal().min_validity(Duration::ZERO).lock().await.unwrap_err();
+    assert!(matches!(error, Error::Late { .. }), "{error:?}");
+    assert_eq!(store.renewals.load(Ordering::SeqCst), renewals, "renewed past its deadline");
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,4 +264,102 @@ fn a_runtime_that_shuts_down_tells_whoever_relies_on_a_lease() {
         assert!(other.mutex("y").try_lock().await.unwrap().is_some());
     });
     drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_leases_whose_renewal_hangs_do_not_cost_a_short_one_its_life() {
+    let hangs_for_long = |call: &str, name: &str| match (call, name) {
+        ("renew", "short") => Mood::Well,
+        ("renew", _) => Mood::Hangs,
+        _ => Mood::Well,
+    };
+    let store = Moody::by(Clock::tokio(), Duration::ZERO, hangs_for_long);
+    let locks = client(&store, "a");
+    let _one = locks.mutex("one").lock().await.unwrap();
+    let _two = locks.mutex("two").lock().await.unwrap();
+    tokio::time::sleep(ms(8_900)).await;
+    let short = locks.mutex("short").ttl(ms(600)).lock().await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    assert!(short.is_valid(), "{:?}", short.loss());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_not_a_dead_one() {
+    // Each answer takes longer than the patience of a 300 ms lease, and comes well before its deadline.
+    let slow = |call: &str, _: &str| if call == "renew" { Mood::Slow(60) } else { Mood::Well };
+    let store = Moody::by(Clock::tokio(), Duration::ZERO, slow);
+    let locks = client(&store, "a");
+    let lease = locks.mutex("x").ttl(ms(300)).lock().await.unwrap();
+    tokio::time::sleep(secs(5)).await;
+    assert!(lease.is_valid(), "{:?}", lease.loss());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_ended_under_a_valid_lease_is_kept_though_its_release_was_slow() {
+    let slow = |call: &str, _: &str| if call == "release" { Mood::Slow(50) } else { Mood::Well };
+    let store = Moody::by(Clock::tokio(), Duration::ZERO, slow);
+    let locks = client(&store, "a");
+    let lease = locks.mutex("x").ttl(ms(300)).no_renewal().lock().await.unwrap();
+    tokio::time::sleep(ms(270)).await;
+    assert!(lease.is_valid());
+    // By the time the release is executed, the claim has expired.
+    assert_eq!(lease.run(|_| async { "done" }).await.unwrap(), "done");
+}
+
+#[tokio::test]
+async fn a_hold_limit_below_half_the_ttl_is_no_reason_to_refuse() {
+    let locks = leasehold::connect("memory:").await.unwrap();
+    let lease = locks.mutex("x").max_hold(secs(5)).lock().await.unwrap();
+    assert!(lease.remaining() <= secs(5) && lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definite_refusal_of_an_extension_is_not_unknown() {
+    let (a, _) = two_clients();
+    let lease = a.mutex("x").lock().await.unwrap();
+    assert!(matches!(lease.extend(Duration::MAX).await, Err(Error::Invalid { what: "TTL", .. })));
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_panics_hears_of_the_next_loss_all_the_same() {
+    let heard = Arc::new(AtomicBool::new(false));
+    let note = heard.clone();
+    let options = Options::default().on_event(move |event| {
+        let note = note.clone();
+        async move {
+            match event {
+                Event::Acquired { .. } => panic!("on purpose"),
+                Event::Lost { .. } => note.store(true, Ordering::SeqCst),
+                _ => {}
+            }
+        }
+    });
+    let locks = Locks::over(Arc::new(Memory::new(Clock::tokio())), options).unwrap();
+    let lease = locks.mutex("x").lock().await.unwrap();
+    locks.evict("x").await.unwrap();
+    lease.lost().await;
+    // Closing waits until the hook has heard the last event.
+    locks.close().await;
+    assert!(heard.load(Ordering::SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleeping_works_on_a_clock_of_any_age() {
+    let clock = Clock::tokio();
+    for days in [1, 399, 401, 4_000] {
+        tokio::time::advance(secs(days * 86_400)).await;
+        let start = tokio::time::Instant::now();
+        clock.sleep_until(clock.now().plus(secs(10))).await;
+        assert!(start.elapsed() >= secs(10), "slept {:?} of 10 s", start.elapsed());
+    }
+}
+
+#[test]
+fn a_runtime_without_timers_of_its_own_is_a_clear_error() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let error = runtime.block_on(async { leasehold::connect("memory:").await.unwrap_err() });
+    assert!(error.to_string().contains("enable_all"), "{error}");
+    let outside = std::panic::catch_unwind(|| Clock::system().unwrap_err());
+    assert!(matches!(outside.unwrap(), Error::Invalid { .. }));
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use common::{Moody, client, ms, secs};
-use leasehold::{Clock, Fence, Locks};
+use common::{Mood, Moody, client, ms, secs};
+use leasehold::{Clock, Error, Fence, Lease, Locks, Mutex as Lock};
 
 type Log = Arc<Mutex<Vec<(&'static str, Fence)>>>;
 
@@ -198,4 +198,125 @@ async fn different_ttls_do_not_share_a_grant() {
     held.release().await.unwrap();
     let lease = other.await.unwrap().unwrap();
     assert!(lease.remaining() > secs(19));
+}
+
+/// Two tasks in line behind a holder: what the first gets is passed to the second, if it can be.
+async fn one_after_the_other(locks: &Locks, first: Lock, second: Lock) -> Lease {
+    let held = locks.mutex("x").lock().await.unwrap();
+    let first = tokio::spawn(first.lock());
+    tokio::time::sleep(ms(1)).await;
+    let second = tokio::spawn(second.lock());
+    tokio::time::sleep(ms(1)).await;
+    held.release().await.unwrap();
+    first.await.unwrap().unwrap().release().await.unwrap();
+    second.await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_has_the_terms_its_own_task_asked_for() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let plain = || locks.mutex("x");
+
+    let lease = one_after_the_other(&locks, plain().max_hold(secs(20)), plain()).await;
+    tokio::time::sleep(secs(21)).await;
+    assert!(lease.is_valid(), "ended by somebody else's hold limit: {:?}", lease.loss());
+    lease.release().await.unwrap();
+
+    let lease = one_after_the_other(&locks, plain(), plain().max_hold(ms(100))).await;
+    tokio::time::sleep(secs(1)).await;
+    assert!(!lease.is_valid(), "past its own hold limit");
+    drop(lease);
+
+    let lease = one_after_the_other(&locks, plain().no_renewal(), plain()).await;
+    tokio::time::sleep(secs(60)).await;
+    assert!(lease.is_valid(), "not renewed, because somebody else's was not: {:?}", lease.loss());
+    lease.release().await.unwrap();
+
+    let lease = one_after_the_other(&locks, plain().owner("first"), plain().owner("second")).await;
+    let status = locks.inspect("x").await.unwrap().unwrap();
+    assert_eq!(status.holders[0].owner.as_str(), "second");
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_try_leaves_nothing_that_would_end_a_wait() {
+    let slow = |call: &str, _: &str| if call == "acquire" { Mood::Slow(50) } else { Mood::Well };
+    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let held = b.mutex("x").lock().await.unwrap();
+    let trying = tokio::spawn(a.mutex("x").try_lock());
+    tokio::time::sleep(ms(10)).await;
+    let waiting = tokio::spawn(a.mutex("x").lock());
+    tokio::time::sleep(ms(10)).await;
+    trying.abort();
+    tokio::time::sleep(secs(1)).await;
+    assert!(!waiting.is_finished(), "a wait without end was over: {:?}", waiting.await);
+    held.release().await.unwrap();
+    assert!(waiting.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_seat_that_is_not_used_for_a_ttl_goes_to_the_next() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let mutex = locks.mutex("x").ttl(secs(1));
+    let held = mutex.lock().await.unwrap();
+    // Seated from the line and never polled; forgotten even, so that nothing tells of it.
+    let mut forgotten = Box::pin(mutex.lock());
+    let polled = std::future::poll_fn(|cx| Poll::Ready(forgotten.as_mut().poll(cx))).await;
+    assert!(polled.is_pending());
+    std::mem::forget(forgotten);
+    held.release().await.unwrap();
+    let lease = tokio::time::timeout(secs(3), mutex.lock()).await.expect("served").unwrap();
+    lease.release().await.unwrap();
+
+    // Kept across another branch of the same task that wants the same lock.
+    let held = mutex.lock().await.unwrap();
+    let mut kept = std::pin::pin!(mutex.lock());
+    tokio::select! {
+        biased;
+        _ = &mut kept => panic!("granted beside a holder"),
+        () = tokio::time::sleep(ms(100)) => {}
+    }
+    held.release().await.unwrap();
+    let lease = tokio::time::timeout(secs(5), mutex.lock()).await.expect("served").unwrap();
+    lease.release().await.unwrap();
+    // Polled again, it is served too.
+    assert!(tokio::time::timeout(secs(5), kept).await.expect("served").is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_in_line_hears_of_an_outage_at_once() {
+    // It takes a second to find out that there is no answer.
+    let down = |call: &str, _: &str| if call == "acquire" { Mood::SlowlyFails(1_000) } else { Mood::Well };
+    let store = Moody::by(Clock::tokio(), ms(0), down);
+    let locks = client(&store, "a");
+    let waiting: Vec<_> = (0..100).map(|_| tokio::spawn(locks.mutex("x").lock())).collect();
+    let start = tokio::time::Instant::now();
+    for task in waiting {
+        assert!(matches!(task.await.unwrap(), Err(Error::Unreachable { .. })));
+    }
+    assert!(start.elapsed() < secs(2), "one after the other: {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_tells_those_who_wait() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let held = a.mutex("x").lock().await.unwrap();
+    let waiting: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(b.mutex("x").lock()))
+        .chain([tokio::spawn(b.mutex("x").strict_order().lock())])
+        .collect();
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(a.inspect("x").await.unwrap().unwrap().waiters.len(), 2);
+    b.close().await;
+    for task in waiting {
+        let end = tokio::time::timeout(secs(1), task).await.expect("told").unwrap();
+        assert!(matches!(end, Err(Error::Closed)), "{end:?}");
+    }
+    b.settled().await;
+    assert_eq!(a.inspect("x").await.unwrap().unwrap().waiters.len(), 0);
+    held.release().await.unwrap();
 }

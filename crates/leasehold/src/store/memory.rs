@@ -61,7 +61,6 @@ impl Store for Memory {
             let (bell, look_again) = {
                 let (mut state, now) = self.state();
                 state.join(claim, now);
-                state.admit(&claim.ticket.names, now);
                 if let Some(grant) = state.rearm(token, claim.ttl, now) {
                     return Ok(Acquired::Granted(grant));
                 }
@@ -137,9 +136,15 @@ impl Store for Memory {
         }
         let fence = state.next_fences(1)?;
         let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
-        holding.ticket.share = to;
+        let from = std::mem::replace(&mut holding.ticket.share, to);
         (holding.fence, holding.fences) = (fence, 1);
         let grant = holding.grant();
+        for name in &names {
+            if let Some(place) = state.names.get_mut(name) {
+                place.held.remove(from);
+                place.held.add(to);
+            }
+        }
         state.admit(&names, now);
         Ok(Converted::Converted(grant))
     }
@@ -158,7 +163,7 @@ impl Store for Memory {
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         let (mut state, now) = self.state();
         state.next_fences(1)?;
-        let tokens: Vec<Token> = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
+        let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
         let mut holders = Vec::new();
         for token in tokens {
             // All of a claim or none: a lease over several names cannot go on without one of them.
@@ -207,11 +212,50 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Place {
-    holders: Vec<Token>,
+    holders: BTreeSet<Token>,
+    held: Held,
     /// Arrival numbers, so first come is first here.
     line: BTreeSet<u64>,
     /// How many in line may pass others; without them the first who does not fit ends the search.
     barging: usize,
+}
+
+/// What the holders of a name have between them.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    exclusive: usize,
+    shared: usize,
+    permits: u64,
+}
+
+impl Held {
+    fn add(&mut self, share: Share) {
+        match share {
+            Share::Exclusive => self.exclusive += 1,
+            Share::Shared => self.shared += 1,
+            Share::Permits(permits) => self.permits += u64::from(permits.take()),
+        }
+    }
+
+    fn remove(&mut self, share: Share) {
+        match share {
+            Share::Exclusive => self.exclusive -= 1,
+            Share::Shared => self.shared -= 1,
+            Share::Permits(permits) => self.permits -= u64::from(permits.take()),
+        }
+    }
+
+    fn admits(self, share: Share) -> bool {
+        let Held { exclusive, shared, permits: used } = self;
+        match share {
+            Share::Exclusive => exclusive == 0 && shared == 0 && used == 0,
+            Share::Shared => exclusive == 0 && used == 0,
+            Share::Permits(permits) => {
+                let limit = u64::from(permits.limit());
+                exclusive == 0 && shared == 0 && used + u64::from(permits.take()) <= limit
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -242,19 +286,39 @@ impl Holding {
 }
 
 impl State {
-    /// Puts a newcomer at the end of the line; one who waits shows itself; one who holds is left alone.
+    /// Puts a newcomer at the end of the line; one who waits shows itself; one who holds is left alone. Then it is
+    /// admitted if it is its turn. Whatever frees something admits those who waited for it, so nobody else's turn can
+    /// have come, except where somebody ahead of it is gone.
     fn join(&mut self, claim: &Claim, now: Deadline) {
         let Ticket { token, names, share, .. } = &claim.ticket;
         if self.holdings.contains_key(token) {
             return;
         }
         let shows_until = now.plus(claim.ttl.as_duration());
-        if let Some(entry) = self.arrivals.get(token).and_then(|arrival| self.line.get_mut(arrival)) {
+        let arrival = match self.arrivals.get(token) {
+            Some(arrival) => *arrival,
+            None => self.line_up(claim, shows_until),
+        };
+        if let Some(entry) = self.line.get_mut(&arrival) {
             entry.shows_until = shows_until;
-            return;
         }
+        let absent: Vec<u64> =
+            names.into_iter().filter_map(|name| self.absent_before(name, arrival, now)).collect();
+        if !absent.is_empty() {
+            for gone in absent {
+                self.step_out(gone);
+            }
+            self.admit(names, now);
+        } else if self.may_enter(arrival) && self.enter(arrival, now) && *share != Share::Exclusive {
+            // What is behind it may stand first now, and fit beside it.
+            self.admit(names, now);
+        }
+    }
+
+    fn line_up(&mut self, claim: &Claim, shows_until: Deadline) -> u64 {
         self.last_arrival += 1;
         let arrival = self.last_arrival;
+        let Ticket { token, names, share, .. } = &claim.ticket;
         for name in names {
             let place = self.names.entry(name.clone()).or_default();
             place.line.insert(arrival);
@@ -263,10 +327,31 @@ impl State {
         self.arrivals.insert(token.clone(), arrival);
         let (ticket, ttl, fences) = (claim.ticket.clone(), claim.ttl, claim.fences.max(1));
         self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, bell: Arc::default() });
+        arrival
+    }
+
+    /// The one just ahead at a name, if it has not shown itself in time.
+    fn absent_before(&self, name: &Name, arrival: u64, now: Deadline) -> Option<u64> {
+        let ahead = self.ahead(name, arrival)?;
+        self.line.get(&ahead).is_some_and(|entry| entry.shows_until <= now).then_some(ahead)
+    }
+
+    fn ahead(&self, name: &Name, arrival: u64) -> Option<u64> {
+        self.names.get(name)?.line.range(..arrival).next_back().copied()
+    }
+
+    /// Moves from the line to the holders, at a fence or not at all.
+    fn enter(&mut self, arrival: u64, now: Deadline) -> bool {
+        let Some(fences) = self.line.get(&arrival).map(|entry| entry.fences) else { return false };
+        // At the fence limit nobody is admitted; whoever asks is told so.
+        let Ok(fence) = self.next_fences(fences) else { return false };
+        if let Some(entry) = self.step_out(arrival) {
+            self.hold(entry, fence, now);
+        }
+        true
     }
 
     /// Serves the lines at these names, and at every name this frees in turn.
-    /// At the fence limit nobody is admitted; whoever asks is told so.
     fn admit(&mut self, names: &Names, now: Deadline) {
         let mut todo: Vec<Name> = names.into_iter().cloned().collect();
         while let Some(name) = todo.pop() {
@@ -274,28 +359,21 @@ impl State {
             while let Some(arrival) = self.next_in_line(&name, passed) {
                 passed = arrival;
                 let Some(entry) = self.line.get(&arrival) else { break };
-                let share = entry.ticket.share;
-                let absent = entry.shows_until <= now;
-                if !absent && !self.may_enter(arrival) {
-                    if self.names.get(&name).is_none_or(|place| place.barging == 0) {
-                        break;
+                let (share, absent) = (entry.ticket.share, entry.shows_until <= now);
+                let several = entry.ticket.names.only().is_none().then(|| entry.ticket.names.clone());
+                if absent {
+                    self.step_out(arrival);
+                } else if !self.may_enter(arrival) {
+                    match self.names.get(&name) {
+                        Some(place) if place.barging > 0 => continue,
+                        _ => break,
                     }
-                    continue;
+                } else if !self.enter(arrival, now) {
+                    break;
                 }
-                let fence = match absent {
-                    true => None,
-                    false => match self.next_fences(entry.fences) {
-                        Ok(fence) => Some(fence),
-                        Err(_) => break,
-                    },
-                };
-                let Some(entry) = self.step_out(arrival) else { break };
-                let others = entry.ticket.names.into_iter().filter(|other| **other != name);
-                todo.extend(others.cloned());
-                if let Some(fence) = fence {
-                    self.hold(entry, fence, now);
-                }
-                if share == Share::Exclusive && fence.is_some() {
+                // Those behind it at its other names may move up.
+                todo.extend(several.iter().flatten().filter(|other| **other != name).cloned());
+                if share == Share::Exclusive && !absent {
                     break;
                 }
             }
@@ -319,27 +397,19 @@ impl State {
     /// Whether this share fits beside the holders of a name (but for one of them).
     fn fits(&self, name: &Name, share: Share, except: Option<&Token>) -> bool {
         let Some(place) = self.names.get(name) else { return true };
-        let mut held = place
-            .holders
-            .iter()
-            .filter(|token| Some(*token) != except)
-            .filter_map(|token| Some(self.holdings.get(token)?.ticket.share));
-        match share {
-            Share::Exclusive => held.next().is_none(),
-            Share::Shared => held.all(|other| other == Share::Shared),
-            Share::Permits(permits) => held
-                .try_fold(permits.take(), |used, other| match other {
-                    Share::Permits(other) => used.checked_add(other.take()),
-                    _ => None,
-                })
-                .is_some_and(|used| used <= permits.limit()),
+        let mut held = place.held;
+        if let Some(holding) = except.and_then(|token| self.holdings.get(token)) {
+            held.remove(holding.ticket.share);
         }
+        held.admits(share)
     }
 
     fn hold(&mut self, entry: Entry, fence: Fence, now: Deadline) {
         let Entry { ticket, ttl, fences, bell, .. } = entry;
         for name in &ticket.names {
-            self.names.entry(name.clone()).or_default().holders.push(ticket.token.clone());
+            let place = self.names.entry(name.clone()).or_default();
+            place.holders.insert(ticket.token.clone());
+            place.held.add(ticket.share);
         }
         let expires = now.plus(ttl.as_duration());
         self.expiries.insert((expires, ticket.token.clone()));
@@ -366,7 +436,8 @@ impl State {
         self.expiries.remove(&(holding.expires, token.clone()));
         for name in &holding.ticket.names {
             if let Some(place) = self.names.get_mut(name) {
-                place.holders.retain(|holder| holder != token);
+                place.holders.remove(token);
+                place.held.remove(holding.ticket.share);
             }
         }
         Some(holding)
@@ -396,19 +467,24 @@ impl State {
         Some(entry)
     }
 
-    /// What a waiter listens to, and when it looks by itself: every third of its TTL, to show itself, and
-    /// (if it is first) when a holder in its way expires.
+    /// What a waiter listens to, and when it looks by itself: every third of its TTL, to show itself; when the one
+    /// ahead of it would have to have shown itself; and (if it is first) when a holder in its way expires.
     fn bell(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
-        let shows = now.plus(claim.ttl.third());
         let Some(arrival) = self.arrivals.get(token) else { return (Arc::default(), now) };
         let bell = self.line.get(arrival).map(|entry| entry.bell.clone()).unwrap_or_default();
-        let places = claim.ticket.names.into_iter().filter_map(|name| self.names.get(name));
-        let expiry = places
-            .filter(|place| place.line.first() == Some(arrival) || may_barge(claim.ticket.share))
-            .flat_map(|place| &place.holders)
-            .filter_map(|holder| Some(self.holdings.get(holder)?.expires))
-            .min();
-        (bell, expiry.map_or(shows, |expiry| expiry.min(shows)))
+        let mut look_again = now.plus(claim.ttl.third());
+        for name in &claim.ticket.names {
+            if let Some(ahead) = self.ahead(name, *arrival).and_then(|ahead| self.line.get(&ahead)) {
+                look_again = look_again.min(ahead.shows_until);
+                if !may_barge(claim.ticket.share) {
+                    continue;
+                }
+            }
+            let holders = self.names.get(name).into_iter().flat_map(|place| &place.holders);
+            let expiry = holders.filter_map(|holder| Some(self.holdings.get(holder)?.expires)).min();
+            look_again = look_again.min(expiry.unwrap_or(look_again));
+        }
+        (bell, look_again)
     }
 
     /// Takes out holders whose time is over, and admits those who waited for them.
@@ -446,7 +522,8 @@ impl State {
     fn busy(&self, names: &Names, now: Deadline) -> Busy {
         let mut places = names.into_iter().filter_map(|name| self.names.get(name)).peekable();
         let waiters = places.peek().map_or(0, |place| place.line.len());
-        let holding = places.flat_map(|place| &place.holders).find_map(|token| self.holdings.get(token));
+        let holders = places.flat_map(|place| &place.holders).filter_map(|token| self.holdings.get(token));
+        let holding = holders.min_by_key(|holding| holding.fence);
         Busy {
             holder: holding.map(|holding| holding.ticket.token.owner()),
             remaining: holding.map(|holding| holding.expires.since(now)),
@@ -456,12 +533,17 @@ impl State {
 
     fn status(&self, name: &Name, now: Deadline) -> Status {
         let place = self.names.get(name);
-        let holders = place.into_iter().flat_map(|place| &place.holders);
+        let mut holders: Vec<&Holding> = place
+            .into_iter()
+            .flat_map(|place| &place.holders)
+            .filter_map(|token| self.holdings.get(token))
+            .collect();
+        holders.sort_by_key(|holding| holding.fence);
         let waiters = place.into_iter().flat_map(|place| &place.line);
         Status {
             name: name.clone(),
             holders: holders
-                .filter_map(|token| self.holdings.get(token))
+                .into_iter()
                 .map(|holding| Holder {
                     owner: holding.ticket.token.owner(),
                     share: holding.ticket.share,

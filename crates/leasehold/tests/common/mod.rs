@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::store::memory::Memory;
 use leasehold::{
-    Acquired, Capabilities, Claim, Clock, Converted, Evicted, Locks, Name, Options, Released, Renewed,
+    Acquired, Capabilities, Claim, Clock, Converted, Error, Evicted, Locks, Name, Options, Released, Renewed,
     Result, Share, Status, Store, Ticket, Ttl,
 };
 
@@ -63,14 +63,35 @@ pub(crate) fn two_clients() -> (Locks, Locks) {
     (client(&store, "a"), client(&store, "b"))
 }
 
-/// A memory store that hangs, is late, or fails renewals at a word, and counts what it is asked.
+/// How a store takes one call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Mood {
+    Well,
+    /// It is executed after so many milliseconds.
+    Slow(u64),
+    /// There is no answer in time.
+    Fails,
+    /// There is none, and that takes so many milliseconds to find out.
+    SlowlyFails(u64),
+    /// There is never an answer.
+    Hangs,
+}
+
+/// From the call's name and the lock's.
+pub(crate) type Rule = fn(&str, &str) -> Mood;
+
+/// A memory store that hangs, is late, or fails at a word or by a rule, and counts what it is asked.
 #[derive(Debug)]
 pub(crate) struct Moody {
     inner: Memory,
+    rule: Rule,
+    late_window: Duration,
     /// From now on no call is ever answered.
     pub(crate) hangs: AtomicBool,
     /// How late a granted acquire is answered.
     pub(crate) grant_late_ms: AtomicU64,
+    /// How late a renewal is answered.
+    pub(crate) renewal_late_ms: AtomicU64,
     /// So many renewals fail before one is let through.
     pub(crate) failing_renewals: AtomicU64,
     pub(crate) acquires: AtomicU64,
@@ -79,10 +100,17 @@ pub(crate) struct Moody {
 
 impl Moody {
     pub(crate) fn new(clock: Clock) -> Arc<Self> {
+        Moody::by(clock, Duration::ZERO, |_, _| Mood::Well)
+    }
+
+    pub(crate) fn by(clock: Clock, late_window: Duration, rule: Rule) -> Arc<Self> {
         Arc::new(Moody {
             inner: Memory::new(clock),
+            rule,
+            late_window,
             hangs: AtomicBool::new(false),
             grant_late_ms: AtomicU64::new(0),
+            renewal_late_ms: AtomicU64::new(0),
             failing_renewals: AtomicU64::new(0),
             acquires: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
@@ -93,10 +121,19 @@ impl Moody {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    async fn mood(&self) {
-        if self.hangs.load(Ordering::SeqCst) {
-            std::future::pending::<()>().await;
+    async fn mood(&self, call: &str, name: &str) -> Result<()> {
+        let mood = if self.hangs.load(Ordering::SeqCst) { Mood::Hangs } else { (self.rule)(call, name) };
+        match mood {
+            Mood::Well => {}
+            Mood::Slow(late_ms) => self.clock().sleep_until(self.clock().now().plus(ms(late_ms))).await,
+            Mood::Fails => return Err(Error::Unreachable { store: "moody", why: "on purpose".into() }),
+            Mood::SlowlyFails(late_ms) => {
+                self.clock().sleep_until(self.clock().now().plus(ms(late_ms))).await;
+                return Err(Error::Unreachable { store: "moody", why: "on purpose".into() });
+            }
+            Mood::Hangs => std::future::pending().await,
         }
+        Ok(())
     }
 }
 
@@ -104,7 +141,7 @@ impl Moody {
 impl Store for Moody {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
-        self.mood().await;
+        self.mood("acquire", claim.ticket.names.first().as_str()).await?;
         let answer = self.inner.acquire(claim).await;
         let late = ms(self.grant_late_ms.load(Ordering::SeqCst));
         self.clock().sleep_until(self.clock().now().plus(late)).await;
@@ -113,43 +150,52 @@ impl Store for Moody {
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
         self.renewals.fetch_add(1, Ordering::SeqCst);
-        self.mood().await;
+        for (ticket, _) in due {
+            if let Err(error) = self.mood("renew", ticket.names.first().as_str()).await {
+                return due.iter().map(|_| Err(error.clone())).collect();
+            }
+        }
         let failing =
             self.failing_renewals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if failing.is_ok() {
-            let error = leasehold::Error::Unreachable { store: "moody", why: "on purpose".into() };
+            let error = Error::Unreachable { store: "moody", why: "on purpose".into() };
             return due.iter().map(|_| Err(error.clone())).collect();
         }
-        self.inner.renew(due).await
+        let answers = self.inner.renew(due).await;
+        let late = ms(self.renewal_late_ms.load(Ordering::SeqCst));
+        self.clock().sleep_until(self.clock().now().plus(late)).await;
+        answers
     }
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        self.mood().await;
+        self.mood("release", ticket.names.first().as_str()).await?;
         self.inner.release(ticket).await
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        self.mood().await;
+        self.mood("convert", ticket.names.first().as_str()).await?;
         self.inner.convert(ticket, to).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        self.mood().await;
+        self.mood("inspect", name.as_str()).await?;
         self.inner.inspect(name).await
     }
 
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        self.mood().await;
+        self.mood("list", prefix).await?;
         self.inner.list(prefix, limit).await
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        self.mood().await;
+        self.mood("evict", name.as_str()).await?;
         self.inner.evict(name).await
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut can = self.inner.capabilities();
+        can.late_window = self.late_window;
+        can
     }
 
     fn clock(&self) -> &Clock {
