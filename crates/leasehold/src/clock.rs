@@ -60,7 +60,7 @@ impl fmt::Debug for Deadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Deadline::FAR => write!(f, "Deadline(far)"),
-            Deadline { ns } => write!(f, "Deadline({:.3} s)", ns as f64 / 1e9),
+            Deadline { ns } => write!(f, "Deadline({}.{:09} s)", ns / 1_000_000_000, ns % 1_000_000_000),
         }
     }
 }

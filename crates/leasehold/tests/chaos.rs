@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{client, in_parallel, ms, paused_runtime, scaled, secs};
+use common::{client, in_parallel, leaping_runtime, ms, scaled, secs, sleep, within};
 use leasehold::store::faulty::{Faulty, Plan};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Error, Lease, Locks, Proof, Store};
@@ -64,7 +64,7 @@ impl Dice {
     }
 }
 
-async fn one_task(locks: Locks, mut dice: Dice, judge: Arc<Judge>) {
+async fn one_task(clock: Clock, locks: Locks, mut dice: Dice, judge: Arc<Judge>) {
     for _ in 0..6 {
         let mut mutex = locks.mutex("x").ttl(ms(300)).min_validity(Duration::ZERO);
         match dice.below(6) {
@@ -77,10 +77,7 @@ async fn one_task(locks: Locks, mut dice: Dice, judge: Arc<Judge>) {
         let lease = match dice.below(5) {
             0 => mutex.try_lock().await,
             1 => mutex.wait(ms(dice.below(200))).lock().await.map(Some),
-            2 => match tokio::time::timeout(ms(dice.below(200)), mutex.lock()).await {
-                Ok(lease) => lease.map(Some),
-                Err(_) => Ok(None),
-            },
+            2 => within(&clock, ms(dice.below(200)), mutex.lock()).await.transpose(),
             _ => mutex.lock().await.map(Some),
         };
         let lease = match lease {
@@ -91,7 +88,7 @@ async fn one_task(locks: Locks, mut dice: Dice, judge: Arc<Judge>) {
         judge.begin(&lease);
         judge.write(&lease);
         for _ in 0..dice.below(4) {
-            tokio::time::sleep(ms(dice.below(150))).await;
+            sleep(&clock, ms(dice.below(150))).await;
             judge.write(&lease);
         }
         match dice.below(8) {
@@ -103,7 +100,7 @@ async fn one_task(locks: Locks, mut dice: Dice, judge: Arc<Judge>) {
         let proof = lease.proof();
         match dice.below(4) {
             0 => drop(lease),
-            1 => drop(tokio::time::timeout(ms(dice.below(30)), lease.release()).await),
+            1 => drop(within(&clock, ms(dice.below(30)), lease.release()).await),
             _ => match lease.release().await {
                 Ok(()) | Err(Error::Unknown { .. }) => {}
                 Err(Error::Lost { .. }) => *judge.lost.lock().unwrap() += 1,
@@ -115,8 +112,9 @@ async fn one_task(locks: Locks, mut dice: Dice, judge: Arc<Judge>) {
 }
 
 fn chaos(seed: u64) -> (u64, u64) {
-    paused_runtime().block_on(async {
-        let store = Arc::new(Memory::new(Clock::tokio()));
+    let (runtime, clock) = leaping_runtime();
+    runtime.block_on(async {
+        let store = Arc::new(Memory::new(clock.clone()));
         let judge = Arc::new(Judge { evicts: seed % 4 == 3, ..Judge::default() });
         let mut tasks = Vec::new();
         let mut clients = Vec::new();
@@ -125,26 +123,26 @@ fn chaos(seed: u64) -> (u64, u64) {
             let locks = client(&Arc::new(Faulty::new(store.clone(), plan)), "chaos");
             for t in 0..4 {
                 let dice = Dice(seed.wrapping_mul(7_919) + c * 100 + t);
-                tasks.push(tokio::spawn(one_task(locks.clone(), dice, judge.clone())));
+                tasks.push(tokio::spawn(one_task(clock.clone(), locks.clone(), dice, judge.clone())));
             }
             clients.push(locks);
         }
         for task in tasks {
             // Every task comes to its end: no wake-up is lost, nobody waits for ever.
-            let end = tokio::time::timeout(secs(600), task).await.unwrap_or_else(|_| panic!("stuck"));
+            let end = within(&clock, secs(600), task).await.unwrap_or_else(|| panic!("stuck"));
             end.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
         for locks in &clients {
             locks.settled().await;
         }
         // A late duplicate holds a name for a TTL at worst.
-        tokio::time::sleep(ms(1_000)).await;
+        sleep(&clock, ms(1_000)).await;
         let left = store.list("", 10).await.unwrap();
         assert!(left.is_empty(), "left in the store: {left:#?}");
         judge.in_use.lock().unwrap().clear();
         drop(clients);
         // Requests and replies that are still on their way arrive.
-        tokio::time::sleep(ms(200)).await;
+        sleep(&clock, ms(200)).await;
         assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "tasks are left");
         (*judge.leases.lock().unwrap(), *judge.lost.lock().unwrap())
     })

@@ -53,6 +53,37 @@ pub(crate) fn paused_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
+/// A runtime of one thread on a clock of its own, which leaps to the next timer whenever there is nothing else to do.
+/// Real time has no part in it: a run is the same to the nanosecond each time.
+pub(crate) fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
+    let clock = Clock::manual();
+    let leaping = clock.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .on_thread_park(move || {
+            leaping.advance_to_next();
+        })
+        .build()
+        .unwrap();
+    (runtime, clock)
+}
+
+pub(crate) async fn sleep(clock: &Clock, duration: Duration) {
+    clock.sleep_until(clock.now().plus(duration)).await;
+}
+
+/// What a future gives within a time, or nothing.
+pub(crate) async fn within<T>(
+    clock: &Clock,
+    duration: Duration,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = sleep(clock, duration) => None,
+    }
+}
+
 pub(crate) fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {
     Locks::over(store.clone(), Options::default().owner(owner).unwrap()).unwrap()
 }
