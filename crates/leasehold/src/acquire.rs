@@ -22,10 +22,9 @@ pub(crate) struct Request {
     pub(crate) share: Share,
     pub(crate) terms: Terms,
     pub(crate) owner: Owner,
-    pub(crate) patience: Patience,
     pub(crate) min_validity: Duration,
-    /// Each task takes its own place in the store's queue.
-    pub(crate) strict_order: bool,
+    /// Where tasks with the same request meet; `None` for one that takes its own place in the store's queue.
+    pub(crate) room: Option<Key>,
 }
 
 /// How long a caller waits.
@@ -48,38 +47,35 @@ const LAST_WORD: Duration = Duration::from_millis(250);
 /// # Cancel safety
 /// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in line given up, a grant
 /// passed on or released.
-pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<Outcome> {
+pub(crate) async fn acquire(client: &Arc<Client>, request: &Request, patience: Patience) -> Result<Outcome> {
     // A loop that takes and releases a free lock would otherwise never let other tasks run.
     tokio::task::coop::consume_budget().await;
     client.check(request)?;
     let start = client.clock().now();
-    let wait = match request.patience {
+    let wait = match patience {
         Patience::Never => Wait::Never,
         Patience::For(duration) if duration.is_zero() => Wait::Never,
         Patience::For(duration) => Wait::Until(start.plus(duration)),
         Patience::Forever => Wait::Forever,
     };
-    let met = match request.names.only() {
-        Some(name) if request.share == Share::Exclusive && !request.strict_order => {
-            let key = Key { name: name.clone(), owner: request.owner.clone(), terms: request.terms };
-            match Visit::new(client, key.clone(), wait).await? {
-                Met::Occupied => match client.hall.held_here(&key) {
-                    Some(busy) => Met::Busy(busy),
-                    // Others of this client are asking; whether that means busy, only the store knows.
-                    None => ask_directly(client, request, wait).await?,
-                },
-                met => met,
-            }
-        }
-        _ => ask_directly(client, request, wait).await?,
+    let met = match &request.room {
+        Some(key) => match Visit::new(client, key, wait).await? {
+            Met::Occupied => match client.hall.held_here(key) {
+                Some(busy) => Met::Busy(busy),
+                // Others of this client are asking; whether that means busy, only the store knows.
+                None => ask_directly(client, request, wait).await?,
+            },
+            met => met,
+        },
+        None => ask_directly(client, request, wait).await?,
     };
     let (baton, passed) = match met {
         Met::Granted(baton) => (baton, false),
         Met::Passed(baton) => (baton, true),
-        Met::Busy(busy) => return Ok(no(client, request, busy, start)),
+        Met::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
         Met::TimedOut | Met::Occupied => {
             let busy = who_is_in_the_way(client, request).await?;
-            return Ok(no(client, request, busy, start));
+            return Ok(no(client, request, busy, start, wait));
         }
     };
     let mut now = client.clock().now();
@@ -90,14 +86,13 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request) -> Result<O
         ensure_validity(&baton, request.min_validity).await?;
         now = client.clock().now();
     }
-    let (names, fence, waited) = (request.names.clone(), baton.fence, now.since(start));
-    client.events.emit(Event::Acquired { names, fence, waited, passed });
+    client.events.acquired(&request.names, baton.fence, now.since(start), passed);
     Ok(Outcome::Lease(Lease::new(baton, now)))
 }
 
-fn no(client: &Client, request: &Request, busy: Busy, start: Deadline) -> Outcome {
-    let waited = match request.patience {
-        Patience::Never => Duration::ZERO,
+fn no(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome {
+    let waited = match wait {
+        Wait::Never => Duration::ZERO,
         _ => client.clock().now().since(start),
     };
     client.events.emit(Event::Busy { names: request.names.clone(), waited });

@@ -196,6 +196,29 @@ impl Events {
         }
     }
 
+    /// An event is only made where there is a hook to hear it: this is on the way of every lock.
+    pub(crate) fn acquired(&self, names: &Names, fence: Fence, waited: Duration, passed: bool) {
+        metrics::counter!("leasehold_acquired_total").increment(1);
+        metrics::histogram!("leasehold_wait_seconds").record(waited);
+        if passed {
+            metrics::counter!("leasehold_passed_total").increment(1);
+        }
+        tracing::debug!(%names, %fence, ?waited, passed, "acquired");
+        if let Some(line) = &self.hook {
+            line.send(Event::Acquired { names: names.clone(), fence, waited, passed });
+        }
+    }
+
+    /// As [`acquired`](Events::acquired).
+    pub(crate) fn released(&self, names: &Names, fence: Fence, held: Duration) {
+        metrics::counter!("leasehold_released_total").increment(1);
+        metrics::histogram!("leasehold_hold_seconds").record(held);
+        tracing::debug!(%names, %fence, ?held, "released");
+        if let Some(line) = &self.hook {
+            line.send(Event::Released { names: names.clone(), fence, held });
+        }
+    }
+
     /// Ends when the hook has heard everything so far.
     pub(crate) async fn heard(&self) {
         if let Some(line) = &self.hook {
@@ -240,14 +263,8 @@ impl HookLine {
 
 fn record(event: &Event) {
     match event {
-        Event::Acquired { names, fence, waited, passed } => {
-            metrics::counter!("leasehold_acquired_total").increment(1);
-            metrics::histogram!("leasehold_wait_seconds").record(*waited);
-            if *passed {
-                metrics::counter!("leasehold_passed_total").increment(1);
-            }
-            tracing::debug!(%names, %fence, ?waited, passed, "acquired");
-        }
+        // Recorded where they are made.
+        Event::Acquired { .. } | Event::Released { .. } => {}
         Event::Busy { names, waited } => {
             metrics::counter!("leasehold_busy_total").increment(1);
             tracing::debug!(%names, ?waited, "busy");
@@ -260,11 +277,6 @@ fn record(event: &Event) {
             metrics::counter!("leasehold_lost_total", "reason" => reason.as_str()).increment(1);
             metrics::histogram!("leasehold_hold_seconds").record(*held);
             tracing::error!(%names, %fence, reason = reason.as_str(), ?held, "lease lost");
-        }
-        Event::Released { names, fence, held } => {
-            metrics::counter!("leasehold_released_total").increment(1);
-            metrics::histogram!("leasehold_hold_seconds").record(*held);
-            tracing::debug!(%names, %fence, ?held, "released");
         }
         Event::CleanupFailed { names, why } => {
             metrics::counter!("leasehold_cleanup_failures_total").increment(1);

@@ -9,7 +9,7 @@ use crate::claim::Names;
 use crate::clock::Clock;
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
-use crate::event::{Event, Loss};
+use crate::event::Loss;
 use crate::fence::Fence;
 use crate::meeting::Baton;
 use crate::name::Name;
@@ -18,7 +18,7 @@ use crate::tenancy::Tenancy;
 use crate::ttl::Ttl;
 
 /// What a holder can show: the fence, and whether the lease still lasts. Cloning is cheap; a clone can be handed
-/// to other tasks, which can watch the lease but not end it.
+/// to other tasks, which can watch the lease but not end it. Like a lease, it keeps its client alive.
 #[derive(Clone)]
 pub struct Proof {
     term: Arc<Term>,
@@ -143,7 +143,8 @@ impl Lease {
         self.proof.clone()
     }
 
-    /// Renews the lease now, and from now on for this TTL. Never shortens what is left.
+    /// Renews the lease now, and from now on for this TTL. Never shortens what is left, and never goes beyond the
+    /// lock's `max_hold`.
     ///
     /// # Errors
     /// [`Error::Lost`] where it is too late; [`Error::Unknown`] where no answer came: the lease is then as good
@@ -156,7 +157,8 @@ impl Lease {
         self.proof.term.tenancy.extend(ttl).await
     }
 
-    /// Lets go, and says whether the lock was held to the end.
+    /// Lets go, and says whether the lock was held to the end, as far as this client knows: the store, if it is
+    /// asked, or else (where the lease goes straight to another task of this client) the last renewal.
     ///
     /// # Errors
     /// [`Error::Lost`] where the lease had ended before: what it protected may have been touched by others, so
@@ -243,7 +245,7 @@ impl Lease {
     /// given back to the store.
     fn pass_on(&mut self, now: Deadline) -> Option<crate::tenancy::Held> {
         let baton = self.baton.take()?;
-        let tenancy = baton.held.tenancy().clone();
+        let tenancy = &self.proof.term.tenancy;
         self.proof.term.over.store(true, Ordering::Release);
         tenancy.over.notify_waiters();
         let held = match &tenancy.room {
@@ -261,8 +263,7 @@ impl Lease {
 
     fn report_released(&self, now: Deadline) {
         let Term { tenancy, fence, since, .. } = &*self.proof.term;
-        let (names, held) = (tenancy.names().clone(), now.since(*since));
-        tenancy.client.events.emit(Event::Released { names, fence: *fence, held });
+        tenancy.client.events.released(tenancy.names(), *fence, now.since(*since));
     }
 }
 

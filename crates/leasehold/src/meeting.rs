@@ -79,10 +79,8 @@ struct Room {
 enum Seat {
     /// A guest polls the room's request; or is about to, and `left` is the one to go on with.
     Asking { guest: u64, seen: Deadline, left: Option<Attempt> },
-    /// The lease is on its way to a guest who has not picked it up yet.
-    Passing { guest: u64, baton: Option<Baton> },
-    /// A task of this client holds the lease.
-    Taken { tenancy: Arc<Tenancy> },
+    /// A task of this client holds the lease; or it is on its way to a guest who has not picked it up yet.
+    Taken { tenancy: Arc<Tenancy>, on_its_way: Option<(u64, Baton)> },
 }
 
 /// What is passed: the claim, and the fences that are left of its block.
@@ -119,7 +117,7 @@ impl Hall {
     pub(crate) fn held_here(&self, key: &Key) -> Option<Busy> {
         let floor = lock(&self.floor);
         let room = floor.rooms.get(key)?;
-        let Seat::Taken { tenancy } = &room.seat else { return None };
+        let Seat::Taken { tenancy, .. } = &room.seat else { return None };
         let (tenancy, waiters) = (tenancy.clone(), room.line.len());
         drop(floor);
         let now = self.clock.now();
@@ -160,13 +158,12 @@ impl Hall {
                     *seen = self.clock.now();
                     return Turn::Ask { left: left.take(), in_line: room.line.len() };
                 }
-                Seat::Passing { guest, baton } if *guest == me => {
-                    if let Some(baton) = baton.take() {
-                        room.seat = Seat::Taken { tenancy: baton.held.tenancy().clone() };
+                Seat::Taken { on_its_way, .. } => {
+                    if let Some((_, baton)) = on_its_way.take_if(|(guest, _)| *guest == me) {
                         return Turn::Passed(baton);
                     }
                 }
-                _ => {}
+                Seat::Asking { .. } => {}
             }
             if let Some(place) = room.line.get_mut(&me) {
                 place.clone_from(waker);
@@ -192,7 +189,7 @@ impl Hall {
         if let Some(room) = floor.rooms.get_mut(key)
             && matches!(room.seat, Seat::Asking { guest, .. } if guest == me)
         {
-            room.seat = Seat::Taken { tenancy: tenancy.clone() };
+            room.seat = Seat::Taken { tenancy: tenancy.clone(), on_its_way: None };
         }
     }
 
@@ -200,30 +197,32 @@ impl Hall {
     fn leave(&self, key: &Key, me: u64, request: Option<Attempt>) {
         let mut floor = lock(&self.floor);
         floor.failed.remove(&me);
-        let (waker, unwanted) = match floor.rooms.get_mut(key).map(|room| &mut room.seat) {
-            Some(Seat::Asking { guest, left, .. }) if *guest == me => {
+        let Some(room) = floor.rooms.get_mut(key) else {
+            drop(floor);
+            // Outside the lock, here and below: a request that nobody goes on with is withdrawn where it is dropped.
+            drop(request);
+            return;
+        };
+        let place = room.line.remove(&me);
+        let (waker, unwanted) = match &mut room.seat {
+            Seat::Asking { guest, left, .. } if *guest == me => {
                 let request = request.or_else(|| left.take());
                 floor.next_asks(key, request, self.clock.now())
             }
-            Some(Seat::Passing { guest, baton }) if *guest == me => {
+            Seat::Taken { on_its_way, .. } => {
+                let baton = on_its_way.take_if(|(guest, _)| *guest == me);
+                drop(floor);
                 // It leaves as if it had held the lease: to the next in line, or else to the store.
-                let Some(baton) = baton.take() else { return };
-                let tenancy = baton.held.tenancy().clone();
-                floor.seat(key, Seat::Taken { tenancy });
-                drop(floor);
-                drop(self.pass(key, baton, self.clock.now()));
-                return;
-            }
-            _ => {
-                let place = floor.rooms.get_mut(key).and_then(|room| room.line.remove(&me));
-                drop(floor);
+                if let Some((_, baton)) = baton {
+                    drop(self.pass(key, baton, self.clock.now()));
+                }
                 drop((place, request));
                 return;
             }
+            Seat::Asking { .. } => (None, request),
         };
         drop(floor);
-        // Outside the lock: a request that nobody goes on with is withdrawn where it is dropped.
-        drop(unwanted);
+        drop((place, unwanted));
         waker.into_iter().for_each(Waker::wake);
     }
 
@@ -275,7 +274,7 @@ impl Hall {
         let mut floor = lock(&self.floor);
         let next = floor.rooms.get_mut(key).and_then(|room| {
             // Looked at under the lock: whoever declares a loss says so first and vacates the seat then.
-            let ours = matches!(&room.seat, Seat::Taken { tenancy: seated } if seated.id == tenancy.id);
+            let ours = matches!(&room.seat, Seat::Taken { tenancy: seated, .. } if seated.id == tenancy.id);
             if !ours || tenancy.end().is_some() {
                 return None;
             }
@@ -285,7 +284,9 @@ impl Hall {
         let Some((room, guest, waker)) = next else { return Err(baton.held) };
         tenancy.set_in_hand(false);
         let baton = Baton { held: baton.held, fence, fences_left: baton.fences_left - 1 };
-        room.seat = Seat::Passing { guest, baton: Some(baton) };
+        if let Seat::Taken { on_its_way, .. } = &mut room.seat {
+            *on_its_way = Some((guest, baton));
+        }
         drop(floor);
         waker.wake();
         Ok(())
@@ -296,13 +297,8 @@ impl Hall {
         let Some(key) = &tenancy.room else { return };
         let mut floor = lock(&self.floor);
         let baton = match floor.rooms.get_mut(key).map(|room| &mut room.seat) {
-            Some(Seat::Taken { tenancy: seated }) if seated.id == tenancy.id => None,
-            Some(Seat::Passing { baton, .. })
-                if baton.as_ref().is_some_and(|it| it.held.tenancy().id == tenancy.id) =>
-            {
-                // Its taker was woken when it was passed; when it looks, it has missed its turn.
-                baton.take()
-            }
+            // The taker, if there is one, was woken when it was passed; when it looks, it has missed its turn.
+            Some(Seat::Taken { tenancy: seated, on_its_way }) if seated.id == tenancy.id => on_its_way.take(),
             _ => return,
         };
         let (waker, _) = floor.next_asks(key, None, self.clock.now());
@@ -325,14 +321,14 @@ impl Hall {
         };
         let asking_since = match room.seat {
             Seat::Asking { seen, .. } => seen,
-            Seat::Passing { .. } | Seat::Taken { .. } => now,
+            Seat::Taken { .. } => now,
         };
         if now < asking_since.plus(ttl) {
             return Some(asking_since.plus(ttl));
         }
         let left = match &mut room.seat {
             Seat::Asking { left, .. } => left.take(),
-            Seat::Passing { .. } | Seat::Taken { .. } => None,
+            Seat::Taken { .. } => None,
         };
         let (waker, unwanted) = floor.next_asks(key, left, now);
         drop(floor);
@@ -387,7 +383,7 @@ pub(crate) enum Met {
 /// One task's visit to a room: a future that ends with a lease or without, and that can be dropped anywhere.
 pub(crate) struct Visit<'a> {
     client: &'a Arc<Client>,
-    key: Key,
+    key: &'a Key,
     me: u64,
     wait: Wait,
     /// The room's request, while this guest polls it.
@@ -405,7 +401,7 @@ enum Stage {
 }
 
 impl<'a> Visit<'a> {
-    pub(crate) fn new(client: &'a Arc<Client>, key: Key, wait: Wait) -> Self {
+    pub(crate) fn new(client: &'a Arc<Client>, key: &'a Key, wait: Wait) -> Self {
         let deadline = match wait {
             Wait::Until(deadline) => Some(client.clock().sleep_until(deadline)),
             Wait::Never | Wait::Forever => None,
@@ -435,7 +431,7 @@ impl<'a> Visit<'a> {
         if std::mem::replace(&mut self.stage, Stage::Gone) == Stage::Inside {
             // A request that does not wait is nothing to wait with: the next makes its own.
             let request = self.request.take().filter(|_| self.wait != Wait::Never);
-            self.client.hall.leave(&self.key, self.me, request);
+            self.client.hall.leave(self.key, self.me, request);
         }
     }
 
@@ -446,7 +442,7 @@ impl<'a> Visit<'a> {
         self.request = None;
         let answer = answer.inspect_err(|error| {
             if error.is_outcome_unknown() && self.wait != Wait::Never {
-                self.client.hall.fail(&self.key, self.me, error);
+                self.client.hall.fail(self.key, self.me, error);
             }
         });
         Poll::Ready(match answer? {
@@ -454,7 +450,7 @@ impl<'a> Visit<'a> {
             Acquired::Granted(grant) => {
                 let room = Some(self.key.clone());
                 let held = Held::new(self.client, ticket, grant, self.key.terms, room);
-                self.client.hall.granted(&self.key, self.me, held.tenancy());
+                self.client.hall.granted(self.key, self.me, held.tenancy());
                 if held.tenancy().end().is_some() {
                     // Lost before it had the seat, so nobody has vacated it.
                     self.client.hall.vacate(held.tenancy());
@@ -468,19 +464,19 @@ impl<'a> Visit<'a> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
         if self.request.is_some() {
-            self.client.hall.show(&self.key, self.me);
+            self.client.hall.show(self.key, self.me);
             return self.poll_request(cx);
         }
         loop {
             let hall = &self.client.hall;
             let turn = match std::mem::replace(&mut self.stage, Stage::Inside) {
-                Stage::Outside => hall.enter(&self.key, self.me, self.wait != Wait::Never, cx.waker()),
-                Stage::Inside | Stage::Gone => hall.look(&self.key, self.me, cx.waker()),
+                Stage::Outside => hall.enter(self.key, self.me, self.wait != Wait::Never, cx.waker()),
+                Stage::Inside | Stage::Gone => hall.look(self.key, self.me, cx.waker()),
             };
             match turn {
                 Turn::NotYet { watch } => {
                     if watch {
-                        self.client.keeper.watch(&self.key);
+                        self.client.keeper.watch(self.key);
                     }
                     return Poll::Pending;
                 }

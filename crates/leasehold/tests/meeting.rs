@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -319,4 +320,36 @@ async fn closing_tells_those_who_wait() {
     b.settled().await;
     assert_eq!(a.inspect("x").await.unwrap().unwrap().waiters.len(), 0);
     held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_lost_the_seat_and_is_granted_the_lease_late_passes_nothing_on() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let (ours, theirs) = (a.mutex("x").ttl(secs(1)), b.mutex("x").ttl(secs(1)));
+    let poll = async |future: &mut Pin<Box<dyn Future<Output = leasehold::Result<Lease>> + Send>>| {
+        std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+    };
+    let held = ours.lock().await.unwrap();
+    let mut late: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(ours.lock());
+    assert!(poll(&mut late).await.is_pending());
+    let second = tokio::spawn(ours.lock());
+    let taken = tokio::spawn(theirs.lock());
+    tokio::time::sleep(ms(1)).await;
+    held.release().await.unwrap();
+    let taken = taken.await.unwrap().unwrap();
+    // Seated, it asks for two, since one stands in line behind it; and then it is not polled for a while.
+    assert!(poll(&mut late).await.is_pending());
+    tokio::time::sleep(secs(3)).await;
+    // The second has its seat by now, and stands in the store's queue. The late one joins behind it.
+    assert!(poll(&mut late).await.is_pending());
+    let third = tokio::spawn(ours.lock());
+    tokio::time::sleep(ms(1)).await;
+    taken.release().await.unwrap();
+    second.await.unwrap().unwrap().release().await.unwrap();
+    let late = tokio::time::timeout(secs(5), late).await.expect("served").unwrap();
+    late.release().await.unwrap();
+    let third = tokio::time::timeout(secs(5), third).await.expect("served").unwrap().unwrap();
+    third.release().await.unwrap();
+    assert!(a.inspect("x").await.unwrap().is_none());
 }

@@ -1,6 +1,7 @@
 //! `Mutex`: one holder at a time.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::acquire::{Outcome, Patience, Request, acquire};
@@ -8,6 +9,7 @@ use crate::claim::Share;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, Proof, Setback};
 use crate::locks::Client;
+use crate::meeting::Key;
 use crate::name::Name;
 use crate::sync::Arc;
 use crate::tenancy::Terms;
@@ -43,6 +45,8 @@ use crate::ttl::Ttl;
 pub struct Mutex {
     client: Arc<Client>,
     settings: Result<Settings>,
+    /// What the settings come to, worked out when it is first asked for.
+    request: OnceLock<Result<Arc<Request>>>,
 }
 
 #[derive(Clone)]
@@ -69,7 +73,7 @@ impl Mutex {
             min_validity: None,
             strict_order: false,
         });
-        Mutex { client, settings }
+        Mutex { client, settings, request: OnceLock::new() }
     }
 
     /// How long the lock outlives a holder that dies.
@@ -79,6 +83,9 @@ impl Mutex {
     }
 
     /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
+    ///
+    /// Once the wait is over the store is asked who is in the way, which may take up to 250 ms more. One that does not
+    /// answer even that is [`Error::Unreachable`], not busy.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|settings| {
@@ -134,20 +141,25 @@ impl Mutex {
         })
     }
 
-    /// Waits for the lock and takes it.
+    /// Waits for the lock and takes it: for ever, unless [`wait`](Mutex::wait) says otherwise.
+    ///
+    /// It is not re-entrant: a task that locks a name it holds already waits for itself.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over.
+    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over; [`Error::Unreachable`] when the store does not answer.
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
         let (client, request) = (self.client.clone(), self.request());
+        let patience = self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience);
         async move {
             let request = request?;
-            match acquire(&client, &request).await? {
+            match acquire(&client, &request, patience).await? {
                 Outcome::Lease(lease) => Ok(lease),
-                Outcome::Busy { busy, waited } => Err(Error::Busy { names: request.names, busy, waited }),
+                Outcome::Busy { busy, waited } => {
+                    Err(Error::Busy { names: request.names.clone(), busy, waited })
+                }
             }
         }
     }
@@ -159,8 +171,7 @@ impl Mutex {
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
         let (client, request) = (self.client.clone(), self.request());
         async move {
-            let request = Request { patience: Patience::Never, ..request? };
-            match acquire(&client, &request).await? {
+            match acquire(&client, &*request?, Patience::Never).await? {
                 Outcome::Lease(lease) => Ok(Some(lease)),
                 Outcome::Busy { .. } => Ok(None),
             }
@@ -206,11 +217,18 @@ impl Mutex {
         {
             self.settings = Err(error);
         }
+        self.request = OnceLock::new();
         self
     }
 
-    fn request(&self) -> Result<Request> {
-        let settings = self.settings.as_ref().map_err(Clone::clone)?.clone();
+    fn request(&self) -> Result<Arc<Request>> {
+        self.request.get_or_init(|| self.settings.clone()?.request().map(Arc::new)).clone()
+    }
+}
+
+impl Settings {
+    fn request(self) -> Result<Request> {
+        let settings = self;
         let ttl = settings.ttl;
         let min_validity = settings.min_validity.unwrap_or(ttl.as_duration() / 2);
         // A cap shorter than that is the user's own choice, and no reason to give the lock back.
@@ -219,14 +237,15 @@ impl Mutex {
             let why = format!("a lease of {ttl} is never valid for longer than {:?}", ttl.validity());
             return Err(Error::invalid("min_validity", format!("{min_validity:?}"), why));
         }
+        let terms = Terms { ttl, renews: settings.renews, max_hold: settings.max_hold };
+        let room = Key { name: settings.name.clone(), owner: settings.owner.clone(), terms };
         Ok(Request {
             names: settings.name.into(),
             share: Share::Exclusive,
-            terms: Terms { ttl, renews: settings.renews, max_hold: settings.max_hold },
+            terms,
             owner: settings.owner,
-            patience: settings.patience,
             min_validity: min_validity.min(ttl.validity()),
-            strict_order: settings.strict_order,
+            room: (!settings.strict_order).then_some(room),
         })
     }
 }

@@ -43,7 +43,9 @@ use crate::ttl::Ttl;
 /// ticket, so a store need not clean up by itself. A future that is dropped after others joined the same
 /// queue must not block them.
 ///
-/// **Late requests.** A request may be executed at most [`Capabilities::late_window`] after its future ended.
+/// **Late requests.** A request whose future was dropped, or ended without an answer, is executed at most
+/// [`Capabilities::late_window`] after that, if at all. A copy of an *answered* acquire that arrives after the release
+/// (a network that repeats things) holds a name for one TTL at worst.
 ///
 /// **Order.** A store that is `fair` never lets a newcomer pass a live waiter. A waiter whose future is not
 /// polled for longer than its TTL may be passed over. Every wake-up has a poll behind it, at most a third of
@@ -54,7 +56,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired>;
 
     /// Renews held claims: as many answers as there are tickets, in the same order. A claim that is gone is
-    /// `Lost`, never made again. An `Err` is unknown for that claim alone.
+    /// `Lost`, never made again. An `Err` is unknown for that claim alone; one that gets no answer in time must not hold
+    /// up the answers for the others.
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>>;
 
     /// Gives up a claim, whether held or waiting.

@@ -226,9 +226,8 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
         share,
         terms: crate::tenancy::Terms { ttl: a.ttl, renews: false, max_hold: None },
         owner: crate::Owner::this_process(),
-        patience: crate::acquire::Patience::Never,
         min_validity: Duration::ZERO,
-        strict_order: false,
+        room: None,
     };
     let can = a.capabilities();
     for (offered, share, names) in [
