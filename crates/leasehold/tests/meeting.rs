@@ -345,11 +345,14 @@ async fn one_who_lost_the_seat_and_is_granted_the_lease_late_passes_nothing_on()
     assert!(poll(&mut late).await.is_pending());
     let third = tokio::spawn(ours.lock());
     tokio::time::sleep(ms(1)).await;
+    let fourth = tokio::spawn(ours.lock());
+    tokio::time::sleep(ms(1)).await;
     taken.release().await.unwrap();
     second.await.unwrap().unwrap().release().await.unwrap();
     let late = tokio::time::timeout(secs(5), late).await.expect("served").unwrap();
     late.release().await.unwrap();
     let third = tokio::time::timeout(secs(5), third).await.expect("served").unwrap().unwrap();
     third.release().await.unwrap();
+    fourth.await.unwrap().unwrap().release().await.unwrap();
     assert!(a.inspect("x").await.unwrap().is_none());
 }
