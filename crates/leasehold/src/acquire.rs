@@ -44,6 +44,8 @@ pub(crate) enum Outcome {
 /// How long a store may take, once the wait is over, to say who is in the way.
 const LAST_WORD: Duration = Duration::from_millis(250);
 
+/// What is off the beaten track is boxed, so that the future of a lock stays small.
+///
 /// # Cancel safety
 /// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in line given up, a grant
 /// passed on or released.
@@ -63,18 +65,18 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request, patience: P
             Met::Occupied => match client.hall.held_here(key) {
                 Some(busy) => Met::Busy(busy),
                 // Others of this client are asking; whether that means busy, only the store knows.
-                None => ask_directly(client, request, wait).await?,
+                None => Box::pin(ask_directly(client, request, wait)).await?,
             },
             met => met,
         },
-        None => ask_directly(client, request, wait).await?,
+        None => Box::pin(ask_directly(client, request, wait)).await?,
     };
     let (baton, passed) = match met {
         Met::Granted(baton) => (baton, false),
         Met::Passed(baton) => (baton, true),
         Met::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
         Met::TimedOut | Met::Occupied => {
-            let busy = who_is_in_the_way(client, request).await?;
+            let busy = Box::pin(who_is_in_the_way(client, request)).await?;
             return Ok(no(client, request, busy, start, wait));
         }
     };
@@ -83,7 +85,7 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request, patience: P
     // One that is capped by its `max_hold` has as much as its caller wants.
     if tenancy.loss_at(now).is_some() || tenancy.remaining(now) < request.min_validity && !tenancy.is_capped()
     {
-        ensure_validity(&baton, request.min_validity).await?;
+        Box::pin(ensure_validity(&baton, request.min_validity)).await?;
         now = client.clock().now();
     }
     client.events.acquired(&request.names, baton.fence, now.since(start), passed);

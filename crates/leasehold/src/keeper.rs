@@ -96,7 +96,7 @@ impl Keeper {
 
     /// Looks into a room of the meeting from time to time, as long as it has a line.
     pub(crate) fn watch(&self, key: &Key) {
-        let when = self.desk.clock.now().plus(key.terms.ttl.as_duration());
+        let when = self.desk.clock.now().plus(key.ttl().as_duration());
         self.desk.watch(key.clone(), when);
     }
 

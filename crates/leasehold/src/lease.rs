@@ -173,7 +173,8 @@ impl Lease {
             return Err(Error::Lost { names: self.names().clone(), reason });
         }
         let Some(held) = self.pass_on(now) else { return Ok(()) };
-        let end = held.release().await;
+        // Boxed: most leases under contention are passed on, and do not need it.
+        let end = Box::pin(held.release()).await;
         if !matches!(end, Err(Error::Lost { .. })) {
             self.report_released(now);
         }

@@ -14,7 +14,7 @@
 //! room with a line that often. Should it be polled again, it goes to the end of the line.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
 use crate::tenancy::{Held, Tenancy, Terms};
 use crate::token::{Owner, Token};
+use crate::ttl::Ttl;
 
 /// The most fences asked for with one grant, and so the most tasks served under it.
 const BLOCK_MAX: usize = 16;
@@ -36,33 +37,73 @@ const BLOCK_MAX: usize = 16;
 const PASS_FOR: Duration = Duration::from_millis(10);
 
 /// A room: only tasks that want the same name, exclusively, on the same terms, can be served by one grant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Key {
-    pub(crate) name: Name,
-    pub(crate) owner: Owner,
-    pub(crate) terms: Terms,
+    /// Of the name; worked out once, since every lock and release looks a room up.
+    hash: u64,
+    name: Name,
+    owner: Owner,
+    terms: Terms,
 }
+
+impl Key {
+    pub(crate) fn ttl(&self) -> Ttl {
+        self.terms.ttl
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+            && self.terms == other.terms
+            && self.name == other.name
+            && self.owner == other.owner
+    }
+}
+
+impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The rest hardly ever differs.
-        self.name.hash(state);
+        state.write_u64(self.hash);
     }
 }
+
+/// Passes on the hash that a key brings along.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        debug_assert!(false, "a key brings its hash along");
+    }
+}
+
+type ByHash = BuildHasherDefault<AsItIs>;
 
 /// All rooms of a client.
 pub(crate) struct Hall {
     clock: Clock,
+    /// Keyed at random, so that nobody can choose names that fall on each other.
+    hasher: RandomState,
     floor: Mutex<Floor>,
 }
 
 #[derive(Default)]
 struct Floor {
-    rooms: HashMap<Key, Room>,
+    rooms: HashMap<Key, Room, ByHash>,
     /// Guests who have to be told that there is nothing to wait for any more.
     failed: HashMap<u64, Error>,
     /// Rooms the keeper is going to look into; they may have closed by then.
-    watched: HashSet<Key>,
+    watched: HashSet<Key, ByHash>,
     closed: bool,
 }
 
@@ -110,7 +151,12 @@ enum Turn {
 
 impl Hall {
     pub(crate) fn new(clock: Clock) -> Self {
-        Hall { clock, floor: Mutex::default() }
+        Hall { clock, hasher: RandomState::new(), floor: Mutex::default() }
+    }
+
+    /// The key to the room for this name on these terms.
+    pub(crate) fn key(&self, name: Name, owner: Owner, terms: Terms) -> Key {
+        Key { hash: self.hasher.hash_one(&name), name, owner, terms }
     }
 
     /// Where a task of this client holds the name now: who, and for how long.

@@ -24,8 +24,16 @@ use crate::error::{Error, Result};
 /// assert!(Name::new("").is_err());
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Eq, PartialOrd, Ord, Hash)]
+#[allow(clippy::derived_hash_with_manual_eq)]
 pub struct Name(Arc<str>);
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        // Mostly it is the very same one.
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
 
 impl Name {
     /// The most bytes a name may have.

@@ -9,7 +9,6 @@ use crate::claim::Share;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, Proof, Setback};
 use crate::locks::Client;
-use crate::meeting::Key;
 use crate::name::Name;
 use crate::sync::Arc;
 use crate::tenancy::Terms;
@@ -222,12 +221,12 @@ impl Mutex {
     }
 
     fn request(&self) -> Result<Arc<Request>> {
-        self.request.get_or_init(|| self.settings.clone()?.request().map(Arc::new)).clone()
+        self.request.get_or_init(|| self.settings.clone()?.request(&self.client).map(Arc::new)).clone()
     }
 }
 
 impl Settings {
-    fn request(self) -> Result<Request> {
+    fn request(self, client: &Client) -> Result<Request> {
         let settings = self;
         let ttl = settings.ttl;
         let min_validity = settings.min_validity.unwrap_or(ttl.as_duration() / 2);
@@ -238,7 +237,7 @@ impl Settings {
             return Err(Error::invalid("min_validity", format!("{min_validity:?}"), why));
         }
         let terms = Terms { ttl, renews: settings.renews, max_hold: settings.max_hold };
-        let room = Key { name: settings.name.clone(), owner: settings.owner.clone(), terms };
+        let room = client.hall.key(settings.name.clone(), settings.owner.clone(), terms);
         Ok(Request {
             names: settings.name.into(),
             share: Share::Exclusive,
