@@ -33,6 +33,10 @@ fn main() {
             tokios_contended,
         );
     }
+    if wanted("64 tasks contending, nothing done under the lock, two threads") {
+        let what = "64 tasks contending, nothing done under the lock, two threads";
+        compare(what, "hand-overs", &two(), ours_at_once, tokios_at_once);
+    }
     if wanted("64 tasks contending, held over a yield, two threads") {
         compare(
             "64 tasks contending, held over a yield, two threads",
@@ -154,6 +158,22 @@ fn is_over(start: Instant) -> bool {
 }
 
 fn ours_contended(runtime: &Runtime) -> f64 {
+    ours(runtime, true)
+}
+
+fn tokios_contended(runtime: &Runtime) -> f64 {
+    tokios(runtime, true)
+}
+
+fn ours_at_once(runtime: &Runtime) -> f64 {
+    ours(runtime, false)
+}
+
+fn tokios_at_once(runtime: &Runtime) -> f64 {
+    tokios(runtime, false)
+}
+
+fn ours(runtime: &Runtime, yields: bool) -> f64 {
     runtime.block_on(async {
         let locks = leasehold::connect("memory:").await.unwrap();
         let start = Instant::now();
@@ -163,7 +183,9 @@ fn ours_contended(runtime: &Runtime) -> f64 {
                 while !is_over(start) {
                     let lease = mutex.lock().await.unwrap();
                     note(task, &last, &hand_overs);
-                    tokio::task::yield_now().await;
+                    if yields {
+                        tokio::task::yield_now().await;
+                    }
                     lease.release().await.unwrap();
                 }
             }
@@ -172,7 +194,7 @@ fn ours_contended(runtime: &Runtime) -> f64 {
     })
 }
 
-fn tokios_contended(runtime: &Runtime) -> f64 {
+fn tokios(runtime: &Runtime, yields: bool) -> f64 {
     runtime.block_on(async {
         let mutex = Arc::new(tokio::sync::Mutex::new(()));
         let start = Instant::now();
@@ -182,7 +204,9 @@ fn tokios_contended(runtime: &Runtime) -> f64 {
                 while !is_over(start) {
                     let guard = mutex.lock().await;
                     note(task, &last, &hand_overs);
-                    tokio::task::yield_now().await;
+                    if yields {
+                        tokio::task::yield_now().await;
+                    }
                     drop(guard);
                 }
             }

@@ -13,7 +13,7 @@ use crate::event::Loss;
 use crate::fence::Fence;
 use crate::meeting::Baton;
 use crate::name::Name;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::Arc;
 use crate::tenancy::Tenancy;
 use crate::ttl::Ttl;
 
@@ -21,22 +21,15 @@ use crate::ttl::Ttl;
 /// to other tasks, which can watch the lease but not end it. Like a lease, it keeps its client alive.
 #[derive(Clone)]
 pub struct Proof {
-    term: Arc<Term>,
-}
-
-/// One user's time under a tenancy.
-struct Term {
     tenancy: Arc<Tenancy>,
     fence: Fence,
     since: Deadline,
-    /// Its holder has let go, or passed it on.
-    over: AtomicBool,
 }
 
 impl Proof {
     /// The fence of this lease: give it to the protected resource with every write.
     pub fn fence(&self) -> Fence {
-        self.term.fence
+        self.fence
     }
 
     /// The name that is held; of several, the first.
@@ -46,14 +39,14 @@ impl Proof {
 
     /// All names that are held.
     pub fn names(&self) -> &Names {
-        self.term.tenancy.names()
+        self.tenancy.names()
     }
 
     /// How long the lease lasts without a further renewal; zero once it is over.
     pub fn remaining(&self) -> Duration {
-        let now = self.term.tenancy.client.clock().now();
+        let now = self.tenancy.client.clock().now();
         match self.loss_at(now) {
-            None => self.term.tenancy.remaining(now),
+            None => self.tenancy.remaining(now),
             Some(_) => Duration::ZERO,
         }
     }
@@ -69,13 +62,14 @@ impl Proof {
 
     /// Why the lease is over, if it is.
     pub fn loss(&self) -> Option<Loss> {
-        self.loss_at(self.term.tenancy.client.clock().now())
+        self.loss_at(self.tenancy.client.clock().now())
     }
 
     fn loss_at(&self, now: Deadline) -> Option<Loss> {
-        match self.term.over.load(Ordering::Acquire) {
-            true => Some(Loss::Released),
-            false => self.term.tenancy.loss_at(now),
+        match self.tenancy.has_in_hand(self.fence) {
+            true => self.tenancy.loss_at(now),
+            // Its holder has let go; whatever came after that is another's.
+            false => Some(Loss::Released),
         }
     }
 
@@ -84,9 +78,9 @@ impl Proof {
     /// # Cancel safety
     /// Can be dropped and called again at any time.
     pub async fn lost(&self) -> Loss {
-        let tenancy = &self.term.tenancy;
+        let tenancy = &self.tenancy;
         loop {
-            let mut over = std::pin::pin!(tenancy.over.notified());
+            let mut over = std::pin::pin!(tenancy.listen());
             // Listens before it looks, or an end in between would go unheard.
             over.as_mut().enable();
             if let Some(loss) = self.loss() {
@@ -106,7 +100,7 @@ impl fmt::Debug for Proof {
         f.debug_struct("Proof")
             .field("names", self.names())
             .field("fence", &self.fence())
-            .field("over", &self.term.over.load(Ordering::Acquire))
+            .field("in_hand", &self.tenancy.has_in_hand(self.fence))
             .finish_non_exhaustive()
     }
 }
@@ -129,13 +123,13 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(baton: Baton, since: Deadline) -> Self {
         let tenancy = baton.held.tenancy().clone();
-        let term = Term { tenancy, fence: baton.fence, since, over: AtomicBool::new(false) };
-        Lease { proof: Proof { term: Arc::new(term) }, baton: Some(baton) }
+        tenancy.take_in_hand(baton.fence);
+        Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
     }
 
     #[cfg(not(shuttle))]
     pub(crate) fn clock(&self) -> &Clock {
-        self.proof.term.tenancy.client.clock()
+        self.proof.tenancy.client.clock()
     }
 
     /// A proof for other tasks to watch.
@@ -154,7 +148,7 @@ impl Lease {
     /// Dropped before the answer, the lease lasts at least as long as before.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let ttl = Ttl::new(ttl)?;
-        self.proof.term.tenancy.extend(ttl).await
+        self.proof.tenancy.extend(ttl).await
     }
 
     /// Lets go, and says whether the lock was held to the end, as far as this client knows: the store, if it is
@@ -168,7 +162,7 @@ impl Lease {
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
     pub async fn release(mut self) -> Result<()> {
-        let now = self.proof.term.tenancy.client.clock().now();
+        let now = self.proof.tenancy.client.clock().now();
         if let Some(reason) = self.proof.loss_at(now) {
             return Err(Error::Lost { names: self.names().clone(), reason });
         }
@@ -246,9 +240,8 @@ impl Lease {
     /// given back to the store.
     fn pass_on(&mut self, now: Deadline) -> Option<crate::tenancy::Held> {
         let baton = self.baton.take()?;
-        let tenancy = &self.proof.term.tenancy;
-        self.proof.term.over.store(true, Ordering::Release);
-        tenancy.over.notify_waiters();
+        let tenancy = &self.proof.tenancy;
+        tenancy.let_go();
         let held = match &tenancy.room {
             Some(key) => tenancy.client.hall.pass(key, baton, now),
             None => Err(baton.held),
@@ -263,7 +256,7 @@ impl Lease {
     }
 
     fn report_released(&self, now: Deadline) {
-        let Term { tenancy, fence, since, .. } = &*self.proof.term;
+        let Proof { tenancy, fence, since } = &self.proof;
         tenancy.client.events.released(tenancy.names(), *fence, now.since(*since));
     }
 }
@@ -284,7 +277,7 @@ impl Drop for Lease {
         if self.baton.is_none() {
             return;
         }
-        let now = self.proof.term.tenancy.client.clock().now();
+        let now = self.proof.tenancy.client.clock().now();
         if self.proof.loss_at(now).is_none()
             && let Some(held) = self.pass_on(now)
             && held.abandon()

@@ -42,6 +42,7 @@ mod janitor;
 mod keeper;
 pub mod kinds;
 mod lease;
+mod line;
 mod locks;
 mod meeting;
 mod name;

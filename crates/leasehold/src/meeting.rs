@@ -13,7 +13,7 @@
 //! the keeper renews only what was picked up. A seat it does not use it loses after a TTL: the keeper looks into each
 //! room with a line that often. Should it be polled again, it goes to the end of the line.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -24,6 +24,7 @@ use crate::claim::{Acquired, Busy, Claim, Share, Ticket, Wait};
 use crate::clock::{Clock, Deadline, Sleep};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::line::Line;
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
@@ -104,6 +105,8 @@ struct Floor {
     failed: HashMap<u64, Error>,
     /// Rooms the keeper is going to look into; they may have closed by then.
     watched: HashSet<Key, ByHash>,
+    /// How many guests there have been.
+    guests: u64,
     closed: bool,
 }
 
@@ -113,7 +116,7 @@ struct Floor {
 /// - whoever moves from the line to the seat is woken.
 struct Room {
     seat: Seat,
-    line: BTreeMap<u64, Waker>,
+    line: Line,
     watched: bool,
 }
 
@@ -175,22 +178,24 @@ impl Hall {
     }
 
     /// Takes the seat of a free room, or else (if the guest waits at all) a place in line.
-    fn enter(&self, key: &Key, guest: u64, waits: bool, waker: &Waker) -> Turn {
+    fn enter(&self, key: &Key, me: &mut u64, waits: bool, waker: &Waker) -> Turn {
         let mut floor = lock(&self.floor);
-        let Floor { rooms, watched, closed, .. } = &mut *floor;
+        let Floor { rooms, watched, guests, closed, .. } = &mut *floor;
         if *closed {
             return Turn::Failed(Error::Closed);
         }
+        *guests += 1;
+        *me = *guests;
         match rooms.get_mut(key) {
             Some(room) if waits => {
-                room.line.insert(guest, waker.clone());
+                room.line.push(*me, waker.clone());
                 let watch = !std::mem::replace(&mut room.watched, true) && watched.insert(key.clone());
                 Turn::NotYet { watch }
             }
             Some(_) => Turn::Occupied,
             None => {
-                let seat = Seat::Asking { guest, seen: self.clock.now(), left: None };
-                rooms.insert(key.clone(), Room { seat, line: BTreeMap::new(), watched: false });
+                let seat = Seat::Asking { guest: *me, seen: self.clock.now(), left: None };
+                rooms.insert(key.clone(), Room { seat, line: Line::default(), watched: false });
                 Turn::Ask { left: None, in_line: 0 }
             }
         }
@@ -211,7 +216,7 @@ impl Hall {
                 }
                 Seat::Asking { .. } => {}
             }
-            if let Some(place) = room.line.get_mut(&me) {
+            if let Some(place) = room.line.get_mut(me) {
                 place.clone_from(waker);
                 return Turn::NotYet { watch: false };
             }
@@ -249,7 +254,7 @@ impl Hall {
             drop(request);
             return;
         };
-        let place = room.line.remove(&me);
+        let place = room.line.remove(me);
         let (waker, unwanted) = match &mut room.seat {
             Seat::Asking { guest, left, .. } if *guest == me => {
                 let request = request.or_else(|| left.take());
@@ -282,9 +287,13 @@ impl Hall {
             return;
         }
         let line = rooms.remove(key).map(|room| room.line).unwrap_or_default();
-        failed.extend(line.keys().map(|guest| (*guest, error.clone())));
+        let mut wakers = Vec::with_capacity(line.len());
+        for (guest, waker) in line.into_guests() {
+            failed.insert(guest, error.clone());
+            wakers.push(waker);
+        }
         drop(floor);
-        line.into_values().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Everybody in line is told that the client is closed, and so is whoever comes. Those who poll a request are
@@ -295,9 +304,10 @@ impl Hall {
         let Floor { rooms, failed, .. } = &mut *floor;
         let mut wakers = Vec::new();
         for room in rooms.values_mut() {
-            let line = std::mem::take(&mut room.line);
-            failed.extend(line.keys().map(|guest| (*guest, Error::Closed)));
-            wakers.extend(line.into_values());
+            for (guest, waker) in std::mem::take(&mut room.line).into_guests() {
+                failed.insert(guest, Error::Closed);
+                wakers.push(waker);
+            }
         }
         drop(floor);
         wakers.into_iter().for_each(Waker::wake);
@@ -328,7 +338,6 @@ impl Hall {
             Some((room, guest, waker))
         });
         let Some((room, guest, waker)) = next else { return Err(baton.held) };
-        tenancy.set_in_hand(false);
         let baton = Baton { held: baton.held, fence, fences_left: baton.fences_left - 1 };
         if let Seat::Taken { on_its_way, .. } = &mut room.seat {
             *on_its_way = Some((guest, baton));
@@ -430,6 +439,7 @@ pub(crate) enum Met {
 pub(crate) struct Visit<'a> {
     client: &'a Arc<Client>,
     key: &'a Key,
+    /// Its number, once it is inside.
     me: u64,
     wait: Wait,
     /// The room's request, while this guest polls it.
@@ -452,8 +462,7 @@ impl<'a> Visit<'a> {
             Wait::Until(deadline) => Some(client.clock().sleep_until(deadline)),
             Wait::Never | Wait::Forever => None,
         };
-        let (me, stage) = (client.next_id(), Stage::Outside);
-        Visit { client, key, me, wait, request: None, deadline, stage }
+        Visit { client, key, me: 0, wait, request: None, deadline, stage: Stage::Outside }
     }
 
     /// A request for the room. It waits for ever: the place in the store's queue is the room's, and outlives
@@ -516,7 +525,7 @@ impl<'a> Visit<'a> {
         loop {
             let hall = &self.client.hall;
             let turn = match std::mem::replace(&mut self.stage, Stage::Inside) {
-                Stage::Outside => hall.enter(self.key, self.me, self.wait != Wait::Never, cx.waker()),
+                Stage::Outside => hall.enter(self.key, &mut self.me, self.wait != Wait::Never, cx.waker()),
                 Stage::Inside | Stage::Gone => hall.look(self.key, self.me, cx.waker()),
             };
             match turn {
@@ -535,12 +544,10 @@ impl<'a> Visit<'a> {
                 }
                 Turn::Passed(baton) => {
                     self.stage = Stage::Gone;
-                    baton.held.tenancy().set_in_hand(true);
                     return Poll::Ready(Ok(Met::Passed(baton)));
                 }
                 Turn::Missed => {
                     // To the end of the line, as somebody new.
-                    self.me = self.client.next_id();
                     self.stage = Stage::Outside;
                 }
                 Turn::Occupied => {

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::claim::{Grant, Names, Released, Renewed, Ticket};
 use crate::clock::{Clock, Deadline};
@@ -48,14 +49,15 @@ pub(crate) struct Tenancy {
     end: AtomicU8,
     /// A renewal has been sent and not answered.
     unanswered: AtomicBool,
-    /// Some user has it in hand. A lease that was passed on but not yet picked up is not renewed: if its
-    /// taker is never polled again, the TTL must end it.
-    in_hand: AtomicBool,
+    /// The fence of the lease that some user has in hand; 0 where none is. What was passed on but not yet picked up is
+    /// not renewed: if its taker is never polled again, the TTL must end it.
+    fence_in_hand: AtomicU64,
     /// Where it stands in the keeper's book; only touched under the book's lock.
     pub(crate) due_ns: AtomicU64,
     /// How often the keeper has drawn a jitter for it.
     pub(crate) times_jittered: AtomicU64,
-    /// Rings at the end of the tenancy, and of each lease under it.
+    /// Whether anybody ever listened for its end: most leases are let go unheard.
+    listened_to: AtomicBool,
     pub(crate) over: Notify,
 }
 
@@ -137,11 +139,32 @@ impl Tenancy {
     }
 
     pub(crate) fn is_in_hand(&self) -> bool {
-        self.in_hand.load(Ordering::Acquire)
+        self.fence_in_hand.load(Ordering::Acquire) != 0
     }
 
-    pub(crate) fn set_in_hand(&self, in_hand: bool) {
-        self.in_hand.store(in_hand, Ordering::Release);
+    /// Whether the lease with this fence is the one in hand.
+    pub(crate) fn has_in_hand(&self, fence: Fence) -> bool {
+        self.fence_in_hand.load(Ordering::SeqCst) == fence.get()
+    }
+
+    /// Some user has it now.
+    pub(crate) fn take_in_hand(&self, fence: Fence) {
+        self.fence_in_hand.store(fence.get(), Ordering::Release);
+    }
+
+    /// No user has it any more, and whoever watched is told.
+    pub(crate) fn let_go(&self) {
+        // In one order for all, here and in `listen`: either this sees the listener, or it sees this.
+        self.fence_in_hand.store(0, Ordering::SeqCst);
+        if self.listened_to.load(Ordering::SeqCst) {
+            self.over.notify_waiters();
+        }
+    }
+
+    /// Rings at the end of the tenancy, and of each lease under it, from now on.
+    pub(crate) fn listen(&self) -> Notified<'_> {
+        self.listened_to.store(true, Ordering::SeqCst);
+        self.over.notified()
     }
 
     /// Takes the store's answer to a renewal.
@@ -237,9 +260,10 @@ impl Held {
             valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
             end: AtomicU8::new(0),
             unanswered: AtomicBool::new(false),
-            in_hand: AtomicBool::new(true),
+            fence_in_hand: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
             times_jittered: AtomicU64::new(0),
+            listened_to: AtomicBool::new(false),
             over: Notify::new(),
         });
         client.keeper.keep(&tenancy);

@@ -297,6 +297,7 @@ impl State {
         let shows_until = now.plus(claim.ttl.as_duration());
         let arrival = match self.arrivals.get(token) {
             Some(arrival) => *arrival,
+            None if self.is_free_for(names, *share) => return self.walk_in(claim, now),
             None => self.line_up(claim, shows_until),
         };
         if let Some(entry) = self.line.get_mut(&arrival) {
@@ -312,6 +313,20 @@ impl State {
         } else if self.may_enter(arrival) && self.enter(arrival, now) && *share != Share::Exclusive {
             // What is behind it may stand first now, and fit beside it.
             self.admit(names, now);
+        }
+    }
+
+    /// Nobody waits, and there is room: most claims never see a line.
+    fn is_free_for(&self, names: &Names, share: Share) -> bool {
+        names.into_iter().all(|name| match self.names.get(name) {
+            Some(place) => place.line.is_empty() && place.held.admits(share),
+            None => true,
+        })
+    }
+
+    fn walk_in(&mut self, claim: &Claim, now: Deadline) {
+        if let Ok(fence) = self.next_fences(claim.fences.max(1)) {
+            self.hold(claim.ticket.clone(), claim.ttl, claim.fences.max(1), fence, now);
         }
     }
 
@@ -345,8 +360,9 @@ impl State {
         let Some(fences) = self.line.get(&arrival).map(|entry| entry.fences) else { return false };
         // At the fence limit nobody is admitted; whoever asks is told so.
         let Ok(fence) = self.next_fences(fences) else { return false };
-        if let Some(entry) = self.step_out(arrival) {
-            self.hold(entry, fence, now);
+        if let Some(Entry { ticket, ttl, fences, bell, .. }) = self.step_out(arrival) {
+            self.hold(ticket, ttl, fences, fence, now);
+            bell.notify_one();
         }
         true
     }
@@ -404,8 +420,7 @@ impl State {
         held.admits(share)
     }
 
-    fn hold(&mut self, entry: Entry, fence: Fence, now: Deadline) {
-        let Entry { ticket, ttl, fences, bell, .. } = entry;
+    fn hold(&mut self, ticket: Ticket, ttl: Ttl, fences: u16, fence: Fence, now: Deadline) {
         for name in &ticket.names {
             let place = self.names.entry(name.clone()).or_default();
             place.holders.insert(ticket.token.clone());
@@ -415,7 +430,6 @@ impl State {
         self.expiries.insert((expires, ticket.token.clone()));
         let token = ticket.token.clone();
         self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift: ttl.drift() });
-        bell.notify_one();
     }
 
     /// Moves a holder's expiry on, never back.

@@ -1,0 +1,72 @@
+//! The line before one room of the meeting: first come, first served, and quick to leave.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Guests in order of arrival, each with its waker.
+///
+/// Invariants:
+/// - numbers rise from front to back, so a guest is found by halving;
+/// - one who leaves from the middle leaves a gap, which goes when it comes to the front;
+/// - a line without guests has no gaps, and keeps little memory.
+#[derive(Default)]
+pub(crate) struct Line {
+    places: VecDeque<(u64, Option<Waker>)>,
+    guests: usize,
+}
+
+impl Line {
+    pub(crate) fn len(&self) -> usize {
+        self.guests
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.guests == 0
+    }
+
+    /// Takes the last place. Numbers are given out under the same lock, so this one is the highest.
+    pub(crate) fn push(&mut self, guest: u64, waker: Waker) {
+        self.places.push_back((guest, Some(waker)));
+        self.guests += 1;
+    }
+
+    /// The guest's waker, to be kept up to date.
+    pub(crate) fn get_mut(&mut self, guest: u64) -> Option<&mut Waker> {
+        let place = self.find(guest)?;
+        self.places[place].1.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, guest: u64) -> Option<Waker> {
+        let place = self.find(guest)?;
+        let waker = self.places[place].1.take()?;
+        self.gone();
+        Some(waker)
+    }
+
+    pub(crate) fn pop_first(&mut self) -> Option<(u64, Waker)> {
+        while let Some((guest, waker)) = self.places.pop_front() {
+            if let Some(waker) = waker {
+                self.gone();
+                return Some((guest, waker));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn into_guests(self) -> impl Iterator<Item = (u64, Waker)> {
+        self.places.into_iter().filter_map(|(guest, waker)| Some((guest, waker?)))
+    }
+
+    fn find(&self, guest: u64) -> Option<usize> {
+        self.places.binary_search_by_key(&guest, |(number, _)| *number).ok()
+    }
+
+    fn gone(&mut self) {
+        self.guests -= 1;
+        // Under contention the line is never empty for long; a small one keeps its room.
+        if self.guests == 0 {
+            self.places.clear();
+            self.places.shrink_to(64);
+        }
+    }
+}
