@@ -42,7 +42,6 @@ mod janitor;
 mod keeper;
 pub mod kinds;
 mod lease;
-mod line;
 mod locks;
 mod meeting;
 mod name;

@@ -1,96 +1,26 @@
 //! One claim and its life: granted with an expiry, renewed, released, evicted, expired.
 
 use super::hand::{Hand, ok};
-use super::{Case, Promise, Trial, always};
+use super::{Trial, always};
 use crate::claim::{Acquired, Renewed, Wait};
 use crate::event::Loss;
 
-pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "a_grant_has_an_expiry_from_its_first_moment",
-        promise: Promise::AtomicOrNothing,
-        needs: always,
-        run: |t| Box::pin(a_grant_has_an_expiry_from_its_first_moment(t)),
-    },
-    Case {
-        name: "a_foreign_release_or_renewal_changes_nothing",
-        promise: Promise::OnlyTheHolder,
-        needs: always,
-        run: |t| Box::pin(a_foreign_release_or_renewal_changes_nothing(t)),
-    },
-    Case {
-        name: "a_late_release_does_not_touch_the_next_holder",
-        promise: Promise::OnlyTheHolder,
-        needs: always,
-        run: |t| Box::pin(a_late_release_does_not_touch_the_next_holder(t)),
-    },
-    Case {
-        name: "a_renewal_proves_token_and_fence",
-        promise: Promise::OnlyTheHolder,
-        needs: |can| can.fenced,
-        run: |t| Box::pin(a_renewal_proves_token_and_fence(t)),
-    },
-    Case {
-        name: "a_renewal_never_makes_a_claim_again",
-        promise: Promise::OnlyTheHolder,
-        needs: always,
-        run: |t| Box::pin(a_renewal_never_makes_a_claim_again(t)),
-    },
-    Case {
-        name: "a_dead_holder_is_free_within_its_ttl",
-        promise: Promise::NoDeadlockByDeath,
-        needs: always,
-        run: |t| Box::pin(a_dead_holder_is_free_within_its_ttl(t)),
-    },
-    Case {
-        name: "the_store_excludes_for_as_long_as_the_holder_may_believe",
-        promise: Promise::NeverBelieveLonger,
-        needs: always,
-        run: |t| Box::pin(the_store_excludes_for_as_long_as_the_holder_may_believe(t)),
-    },
-    Case {
-        name: "a_renewal_moves_the_deadline_and_never_shortens_it",
-        promise: Promise::NeverBelieveLonger,
-        needs: always,
-        run: |t| Box::pin(a_renewal_moves_the_deadline_and_never_shortens_it(t)),
-    },
-    Case {
-        name: "a_batch_is_answered_one_by_one_in_order",
-        promise: Promise::NeverBelieveLonger,
-        needs: always,
-        run: |t| Box::pin(a_batch_is_answered_one_by_one_in_order(t)),
-    },
-    Case {
-        name: "a_repeated_acquire_gives_the_same_grant_rearmed",
-        promise: Promise::UnknownIsNotNo,
-        needs: always,
-        run: |t| Box::pin(a_repeated_acquire_gives_the_same_grant_rearmed(t)),
-    },
-    Case {
-        name: "a_release_withdraws_a_waiter",
-        promise: Promise::CancelAnywhere,
-        needs: |can| can.fair,
-        run: |t| Box::pin(a_release_withdraws_a_waiter(t)),
-    },
-    Case {
-        name: "fences_rise_through_release_expiry_and_eviction",
-        promise: Promise::FencesOnlyRise,
-        needs: |can| can.fenced,
-        run: |t| Box::pin(fences_rise_through_release_expiry_and_eviction(t)),
-    },
-    Case {
-        name: "a_block_of_fences_is_given_once",
-        promise: Promise::FencesOnlyRise,
-        needs: |can| can.fence_blocks,
-        run: |t| Box::pin(a_block_of_fences_is_given_once(t)),
-    },
-    Case {
-        name: "what_is_shown_has_labels_and_no_secrets",
-        promise: Promise::SecretsStaySecret,
-        needs: always,
-        run: |t| Box::pin(what_is_shown_has_labels_and_no_secrets(t)),
-    },
-];
+cases! {
+    a_grant_has_an_expiry_from_its_first_moment: AtomicOrNothing, always;
+    a_foreign_release_or_renewal_changes_nothing: OnlyTheHolder, always;
+    a_late_release_does_not_touch_the_next_holder: OnlyTheHolder, always;
+    a_renewal_proves_token_and_fence: OnlyTheHolder, |can| can.fenced;
+    a_renewal_never_makes_a_claim_again: OnlyTheHolder, always;
+    a_dead_holder_is_free_within_its_ttl: NoDeadlockByDeath, always;
+    the_store_excludes_for_as_long_as_the_holder_may_believe: NeverBelieveLonger, always;
+    a_renewal_moves_the_deadline_and_never_shortens_it: NeverBelieveLonger, always;
+    a_batch_is_answered_one_by_one_in_order: NeverBelieveLonger, always;
+    a_repeated_acquire_gives_the_same_grant_rearmed: UnknownIsNotNo, always;
+    a_release_withdraws_a_waiter: CancelAnywhere, |can| can.fair;
+    fences_rise_through_release_expiry_and_eviction: FencesOnlyRise, |can| can.fenced;
+    a_block_of_fences_is_given_once: FencesOnlyRise, |can| can.fence_blocks;
+    what_is_shown_has_labels_and_no_secrets: SecretsStaySecret, always;
+}
 
 async fn a_grant_has_an_expiry_from_its_first_moment(t: &Trial<'_>) {
     let (a, b) = (t.hand().await, t.hand().await);

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::hand::{Hand, ok};
-use super::{Case, Promise, Trial, always};
+use super::{Trial, always};
 use crate::claim::Names;
 use crate::connect::Options;
 use crate::error::Error;
@@ -13,50 +13,15 @@ use crate::lease::Lease;
 use crate::locks::Locks;
 use crate::sync::Arc;
 
-pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "a_held_lease_outlives_its_ttl",
-        promise: Promise::NeverBelieveLonger,
-        needs: always,
-        run: |t| Box::pin(a_held_lease_outlives_its_ttl(t)),
-    },
-    Case {
-        name: "a_lease_that_is_not_renewed_is_lost_at_its_deadline",
-        promise: Promise::NeverBelieveLonger,
-        needs: always,
-        run: |t| Box::pin(a_lease_that_is_not_renewed_is_lost_at_its_deadline(t)),
-    },
-    Case {
-        name: "an_evicted_holder_hears_of_it_and_its_release_is_an_error",
-        promise: Promise::LossIsAnEvent,
-        needs: always,
-        run: |t| Box::pin(an_evicted_holder_hears_of_it_and_its_release_is_an_error(t)),
-    },
-    Case {
-        name: "work_is_cancelled_and_rolled_back_when_its_lease_is_lost",
-        promise: Promise::LossIsAnEvent,
-        needs: always,
-        run: |t| Box::pin(work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t)),
-    },
-    Case {
-        name: "a_cancelled_wait_leaves_nothing_behind",
-        promise: Promise::CancelAnywhere,
-        needs: always,
-        run: |t| Box::pin(a_cancelled_wait_leaves_nothing_behind(t)),
-    },
-    Case {
-        name: "tasks_of_two_clients_exclude_each_other",
-        promise: Promise::AWaiterIsServed,
-        needs: always,
-        run: |t| Box::pin(tasks_of_two_clients_exclude_each_other(t)),
-    },
-    Case {
-        name: "what_the_store_cannot_do_is_refused_before_it_is_sent",
-        promise: Promise::BadInputClearError,
-        needs: always,
-        run: |t| Box::pin(what_the_store_cannot_do_is_refused_before_it_is_sent(t)),
-    },
-];
+cases! {
+    a_held_lease_outlives_its_ttl: NeverBelieveLonger, always;
+    a_lease_that_is_not_renewed_is_lost_at_its_deadline: NeverBelieveLonger, always;
+    an_evicted_holder_hears_of_it_and_its_release_is_an_error: LossIsAnEvent, always;
+    work_is_cancelled_and_rolled_back_when_its_lease_is_lost: LossIsAnEvent, always;
+    a_cancelled_wait_leaves_nothing_behind: CancelAnywhere, always;
+    tasks_of_two_clients_exclude_each_other: AWaiterIsServed, always;
+    what_the_store_cannot_do_is_refused_before_it_is_sent: BadInputClearError, always;
+}
 
 fn client(hand: &Hand) -> Locks {
     ok(Locks::over(

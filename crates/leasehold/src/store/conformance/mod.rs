@@ -24,6 +24,18 @@
 //! # }
 //! ```
 
+/// A table of cases: the claim, the promise it belongs to, and what a store must be able to do.
+macro_rules! cases {
+    ($($claim:ident: $promise:ident, $needs:expr;)*) => {
+        pub(super) const CASES: &[super::Case] = &[$(super::Case {
+            name: stringify!($claim),
+            promise: super::Promise::$promise,
+            needs: $needs,
+            run: |trial| Box::pin($claim(trial)),
+        }),*];
+    };
+}
+
 mod claims;
 mod client;
 mod hand;

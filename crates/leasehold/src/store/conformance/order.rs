@@ -1,46 +1,16 @@
 //! Waiting: in order, woken, never past a live waiter, never behind a dead one.
 
-use super::{Case, Promise, Trial};
+use super::{Trial, always};
 use crate::claim::Wait;
 
-pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "waiters_are_served_in_order_of_arrival",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.fair && can.fenced,
-        run: |t| Box::pin(waiters_are_served_in_order_of_arrival(t)),
-    },
-    Case {
-        name: "a_newcomer_does_not_pass_a_live_waiter",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.fair,
-        run: |t| Box::pin(a_newcomer_does_not_pass_a_live_waiter(t)),
-    },
-    Case {
-        name: "a_release_wakes_the_next_at_once",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.fair && can.pushed,
-        run: |t| Box::pin(a_release_wakes_the_next_at_once(t)),
-    },
-    Case {
-        name: "when_the_head_leaves_the_next_moves_up",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.fair,
-        run: |t| Box::pin(when_the_head_leaves_the_next_moves_up(t)),
-    },
-    Case {
-        name: "a_dead_waiter_is_passed_over",
-        promise: Promise::NoDeadlockByDeath,
-        needs: |can| can.fair,
-        run: |t| Box::pin(a_dead_waiter_is_passed_over(t)),
-    },
-    Case {
-        name: "a_wait_ends_at_its_deadline_and_leaves_nothing",
-        promise: Promise::AWaiterIsServed,
-        needs: super::always,
-        run: |t| Box::pin(a_wait_ends_at_its_deadline_and_leaves_nothing(t)),
-    },
-];
+cases! {
+    waiters_are_served_in_order_of_arrival: AWaiterIsServed, |can| can.fair && can.fenced;
+    a_newcomer_does_not_pass_a_live_waiter: AWaiterIsServed, |can| can.fair;
+    a_release_wakes_the_next_at_once: AWaiterIsServed, |can| can.fair && can.pushed;
+    when_the_head_leaves_the_next_moves_up: AWaiterIsServed, |can| can.fair;
+    a_dead_waiter_is_passed_over: NoDeadlockByDeath, |can| can.fair;
+    a_wait_ends_at_its_deadline_and_leaves_nothing: AWaiterIsServed, always;
+}
 
 async fn waiters_are_served_in_order_of_arrival(t: &Trial<'_>) {
     let a = t.hand().await;

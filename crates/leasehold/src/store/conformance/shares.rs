@@ -1,77 +1,22 @@
 //! Sharing: readers and writers, permits, several names at once, conversions.
 
+use super::Trial;
 use super::hand::Hand;
-use super::{Case, Promise, Trial};
 use crate::claim::{Converted, Renewed, Share};
 
-pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "readers_share_and_a_writer_excludes",
-        promise: Promise::AtomicOrNothing,
-        needs: |can| can.shared,
-        run: |t| Box::pin(readers_share_and_a_writer_excludes(t)),
-    },
-    Case {
-        name: "a_waiting_writer_stops_new_readers",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.shared && can.fair,
-        run: |t| Box::pin(a_waiting_writer_stops_new_readers(t)),
-    },
-    Case {
-        name: "one_release_admits_every_reader_that_waits",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.shared && can.fair,
-        run: |t| Box::pin(one_release_admits_every_reader_that_waits(t)),
-    },
-    Case {
-        name: "permits_never_exceed_the_limit_of_the_claim",
-        promise: Promise::AtomicOrNothing,
-        needs: |can| can.permits,
-        run: |t| Box::pin(permits_never_exceed_the_limit_of_the_claim(t)),
-    },
-    Case {
-        name: "a_light_claim_waits_behind_a_heavy_head_unless_it_barges",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.permits && can.fair,
-        run: |t| Box::pin(a_light_claim_waits_behind_a_heavy_head_unless_it_barges(t)),
-    },
-    Case {
-        name: "several_names_are_taken_all_or_none",
-        promise: Promise::AtomicOrNothing,
-        needs: |can| can.several_names,
-        run: |t| Box::pin(several_names_are_taken_all_or_none(t)),
-    },
-    Case {
-        name: "claims_over_several_names_in_any_order_do_not_deadlock",
-        promise: Promise::AWaiterIsServed,
-        needs: |can| can.several_names && can.fair,
-        run: |t| Box::pin(claims_over_several_names_in_any_order_do_not_deadlock(t)),
-    },
-    Case {
-        name: "evicting_one_of_several_names_ends_the_whole_claim",
-        promise: Promise::LossIsAnEvent,
-        needs: |can| can.several_names,
-        run: |t| Box::pin(evicting_one_of_several_names_ends_the_whole_claim(t)),
-    },
-    Case {
-        name: "a_downgrade_lets_readers_in_without_a_gap",
-        promise: Promise::AtomicOrNothing,
-        needs: |can| can.conversions && can.shared && can.fair,
-        run: |t| Box::pin(a_downgrade_lets_readers_in_without_a_gap(t)),
-    },
-    Case {
-        name: "an_upgrade_is_refused_beside_other_readers_and_never_waits",
-        promise: Promise::AtomicOrNothing,
-        needs: |can| can.conversions && can.shared,
-        run: |t| Box::pin(an_upgrade_is_refused_beside_other_readers_and_never_waits(t)),
-    },
-    Case {
-        name: "a_late_duplicate_of_a_conversion_changes_nothing",
-        promise: Promise::OnlyTheHolder,
-        needs: |can| can.conversions && can.shared && can.fenced,
-        run: |t| Box::pin(a_late_duplicate_of_a_conversion_changes_nothing(t)),
-    },
-];
+cases! {
+    readers_share_and_a_writer_excludes: AtomicOrNothing, |can| can.shared;
+    a_waiting_writer_stops_new_readers: AWaiterIsServed, |can| can.shared && can.fair;
+    one_release_admits_every_reader_that_waits: AWaiterIsServed, |can| can.shared && can.fair;
+    permits_never_exceed_the_limit_of_the_claim: AtomicOrNothing, |can| can.permits;
+    a_light_claim_waits_behind_a_heavy_head_unless_it_barges: AWaiterIsServed, |can| can.permits && can.fair;
+    several_names_are_taken_all_or_none: AtomicOrNothing, |can| can.several_names;
+    claims_over_several_names_in_any_order_do_not_deadlock: AWaiterIsServed, |can| can.several_names && can.fair;
+    evicting_one_of_several_names_ends_the_whole_claim: LossIsAnEvent, |can| can.several_names;
+    a_downgrade_lets_readers_in_without_a_gap: AtomicOrNothing, |can| can.conversions && can.shared && can.fair;
+    an_upgrade_is_refused_beside_other_readers_and_never_waits: AtomicOrNothing, |can| can.conversions && can.shared;
+    a_late_duplicate_of_a_conversion_changes_nothing: OnlyTheHolder, |can| can.conversions && can.shared && can.fenced;
+}
 
 async fn readers_share_and_a_writer_excludes(t: &Trial<'_>) {
     let (a, b) = (t.hand().await, t.hand().await);

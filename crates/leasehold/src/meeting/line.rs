@@ -10,40 +10,40 @@ use std::task::Waker;
 /// - one who leaves from the middle leaves a gap, which goes when it comes to the front;
 /// - a line without guests has no gaps, and keeps little memory.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(super) struct Line {
     places: VecDeque<(u64, Option<Waker>)>,
     guests: usize,
 }
 
 impl Line {
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.guests
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.guests == 0
     }
 
     /// Takes the last place. Numbers are given out under the same lock, so this one is the highest.
-    pub(crate) fn push(&mut self, guest: u64, waker: Waker) {
+    pub(super) fn push(&mut self, guest: u64, waker: Waker) {
         self.places.push_back((guest, Some(waker)));
         self.guests += 1;
     }
 
     /// The guest's waker, to be kept up to date.
-    pub(crate) fn get_mut(&mut self, guest: u64) -> Option<&mut Waker> {
+    pub(super) fn get_mut(&mut self, guest: u64) -> Option<&mut Waker> {
         let place = self.find(guest)?;
         self.places[place].1.as_mut()
     }
 
-    pub(crate) fn remove(&mut self, guest: u64) -> Option<Waker> {
+    pub(super) fn remove(&mut self, guest: u64) -> Option<Waker> {
         let place = self.find(guest)?;
         let waker = self.places[place].1.take()?;
         self.gone();
         Some(waker)
     }
 
-    pub(crate) fn pop_first(&mut self) -> Option<(u64, Waker)> {
+    pub(super) fn pop_first(&mut self) -> Option<(u64, Waker)> {
         while let Some((guest, waker)) = self.places.pop_front() {
             if let Some(waker) = waker {
                 self.gone();
@@ -53,7 +53,7 @@ impl Line {
         None
     }
 
-    pub(crate) fn into_guests(self) -> impl Iterator<Item = (u64, Waker)> {
+    pub(super) fn into_guests(self) -> impl Iterator<Item = (u64, Waker)> {
         self.places.into_iter().filter_map(|(guest, waker)| Some((guest, waker?)))
     }
 

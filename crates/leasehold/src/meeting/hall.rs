@@ -1,94 +1,24 @@
-//! Where tasks of one client that want one name meet, so that one place in the store serves them all.
-//!
-//! Each contended name has a *room* with one *seat* and a *line*. Whoever has the seat either *asks* the store
-//! (it polls the one request of this room), *holds* the lease, or is being *passed* it by the holder before. The
-//! request belongs to the room, not to the task that polls it: a task that is cancelled while asking leaves the
-//! request, and with it the place in the store's queue, to the next in line. No task is spawned for any of this,
-//! and dropping a future settles everything on the spot.
-//!
-//! A pass costs no request: the next lease has the next fence of the grant's block and inherits the deadline. So
-//! that other clients are served, a grant is passed on at most 15 times and for at most 10 ms.
-//!
-//! A future that is kept and not polled must not hold up the others. What it was passed ends with its TTL, because
-//! the keeper renews only what was picked up. A seat it does not use it loses after a TTL: the keeper looks into each
-//! room with a line that often. Should it be polled again, it goes to the end of the line.
+//! All rooms of a client: who asks, who holds, who waits, and how a lease is passed on.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::hash::{BuildHasher, RandomState};
+use std::task::Waker;
 use std::time::Duration;
 
+use super::key::{ByHash, Key};
+use super::line::Line;
 use crate::attempt::Attempt;
-use crate::claim::{Acquired, Busy, Claim, Share, Ticket, Wait};
-use crate::clock::{Clock, Deadline, Sleep};
+use crate::claim::Busy;
+use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::line::Line;
-use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
 use crate::tenancy::{Held, Tenancy, Terms};
-use crate::token::{Owner, Token};
-use crate::ttl::Ttl;
+use crate::token::Owner;
 
-/// The most fences asked for with one grant, and so the most tasks served under it.
-const BLOCK_MAX: usize = 16;
 /// For how long a grant is passed on.
 const PASS_FOR: Duration = Duration::from_millis(10);
-
-/// A room: only tasks that want the same name, exclusively, on the same terms, can be served by one grant.
-#[derive(Debug, Clone)]
-pub(crate) struct Key {
-    /// Of the name; worked out once, since every lock and release looks a room up.
-    hash: u64,
-    name: Name,
-    owner: Owner,
-    terms: Terms,
-}
-
-impl Key {
-    pub(crate) fn ttl(&self) -> Ttl {
-        self.terms.ttl
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-            && self.terms == other.terms
-            && self.name == other.name
-            && self.owner == other.owner
-    }
-}
-
-impl Eq for Key {}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-/// Passes on the hash that a key brings along.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        debug_assert!(false, "a key brings its hash along");
-    }
-}
-
-type ByHash = BuildHasherDefault<AsItIs>;
 
 /// All rooms of a client.
 pub(crate) struct Hall {
@@ -135,7 +65,7 @@ pub(crate) struct Baton {
 }
 
 /// What a guest finds when it looks.
-enum Turn {
+pub(super) enum Turn {
     /// The room is taken, and the guest does not wait.
     Occupied,
     /// In line. The flag is set for the one whose room the keeper is to look after from now on.
@@ -178,7 +108,7 @@ impl Hall {
     }
 
     /// Takes the seat of a free room, or else (if the guest waits at all) a place in line.
-    fn enter(&self, key: &Key, me: &mut u64, waits: bool, waker: &Waker) -> Turn {
+    pub(super) fn enter(&self, key: &Key, me: &mut u64, waits: bool, waker: &Waker) -> Turn {
         let mut floor = lock(&self.floor);
         let Floor { rooms, watched, guests, closed, .. } = &mut *floor;
         if *closed {
@@ -201,7 +131,7 @@ impl Hall {
         }
     }
 
-    fn look(&self, key: &Key, me: u64, waker: &Waker) -> Turn {
+    pub(super) fn look(&self, key: &Key, me: u64, waker: &Waker) -> Turn {
         let mut floor = lock(&self.floor);
         if let Some(room) = floor.rooms.get_mut(key) {
             match &mut room.seat {
@@ -225,7 +155,7 @@ impl Hall {
     }
 
     /// The guest in the seat shows that it still polls its request.
-    fn show(&self, key: &Key, me: u64) {
+    pub(super) fn show(&self, key: &Key, me: u64) {
         let mut floor = lock(&self.floor);
         if let Some(Room { seat: Seat::Asking { guest, seen, .. }, .. }) = floor.rooms.get_mut(key)
             && *guest == me
@@ -235,7 +165,7 @@ impl Hall {
     }
 
     /// The guest in the seat has been granted the lease.
-    fn granted(&self, key: &Key, me: u64, tenancy: &Arc<Tenancy>) {
+    pub(super) fn granted(&self, key: &Key, me: u64, tenancy: &Arc<Tenancy>) {
         let mut floor = lock(&self.floor);
         if let Some(room) = floor.rooms.get_mut(key)
             && matches!(room.seat, Seat::Asking { guest, .. } if guest == me)
@@ -245,7 +175,7 @@ impl Hall {
     }
 
     /// A guest goes without a lease, and leaves the request it polled, if it is one to go on with, to the next.
-    fn leave(&self, key: &Key, me: u64, request: Option<Attempt>) {
+    pub(super) fn leave(&self, key: &Key, me: u64, request: Option<Attempt>) {
         let mut floor = lock(&self.floor);
         floor.failed.remove(&me);
         let Some(room) = floor.rooms.get_mut(key) else {
@@ -279,7 +209,7 @@ impl Hall {
 
     /// The room's request came to nothing, and so did the wait of everybody in line: each is told. One after the
     /// other they would only find out the same again.
-    fn fail(&self, key: &Key, me: u64, error: &Error) {
+    pub(super) fn fail(&self, key: &Key, me: u64, error: &Error) {
         let mut floor = lock(&self.floor);
         let Floor { rooms, failed, .. } = &mut *floor;
         let ours = |room: &Room| matches!(room.seat, Seat::Asking { guest, .. } if guest == me);
@@ -418,171 +348,5 @@ impl Floor {
                 (None, request)
             }
         }
-    }
-}
-
-/// What came of waiting at the meeting.
-pub(crate) enum Met {
-    /// The store granted the lease to this task.
-    Granted(Baton),
-    /// Another task of this client passed it on.
-    Passed(Baton),
-    /// The store said no, to a request that does not wait.
-    Busy(Busy),
-    /// The wait is over.
-    TimedOut,
-    /// Others of this client are there, and this one does not wait.
-    Occupied,
-}
-
-/// One task's visit to a room: a future that ends with a lease or without, and that can be dropped anywhere.
-pub(crate) struct Visit<'a> {
-    client: &'a Arc<Client>,
-    key: &'a Key,
-    /// Its number, once it is inside.
-    me: u64,
-    wait: Wait,
-    /// The room's request, while this guest polls it.
-    request: Option<Attempt>,
-    deadline: Option<Sleep>,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// It has not been polled, and nobody knows of it.
-    Outside,
-    Inside,
-    Gone,
-}
-
-impl<'a> Visit<'a> {
-    pub(crate) fn new(client: &'a Arc<Client>, key: &'a Key, wait: Wait) -> Self {
-        let deadline = match wait {
-            Wait::Until(deadline) => Some(client.clock().sleep_until(deadline)),
-            Wait::Never | Wait::Forever => None,
-        };
-        Visit { client, key, me: 0, wait, request: None, deadline, stage: Stage::Outside }
-    }
-
-    /// A request for the room. It waits for ever: the place in the store's queue is the room's, and outlives
-    /// the patience of each guest.
-    fn ask(&self, in_line: usize) -> Result<Attempt> {
-        let ticket = Ticket {
-            names: self.key.name.clone().into(),
-            token: Token::fresh(&self.key.owner)?,
-            share: Share::Exclusive,
-            fence: None,
-        };
-        let wait = match self.wait {
-            Wait::Never => Wait::Never,
-            Wait::Until(_) | Wait::Forever => Wait::Forever,
-        };
-        let fences = (in_line + 1).min(BLOCK_MAX) as u16;
-        Ok(Attempt::new(self.client, Claim { ticket, ttl: self.key.terms.ttl, wait, fences }))
-    }
-
-    fn leave(&mut self) {
-        if std::mem::replace(&mut self.stage, Stage::Gone) == Stage::Inside {
-            // A request that does not wait is nothing to wait with: the next makes its own.
-            let request = self.request.take().filter(|_| self.wait != Wait::Never);
-            self.client.hall.leave(self.key, self.me, request);
-        }
-    }
-
-    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
-        let Some(request) = &mut self.request else { return Poll::Pending };
-        let Poll::Ready(answer) = Pin::new(&mut *request).poll(cx) else { return Poll::Pending };
-        let ticket = request.ticket().clone();
-        self.request = None;
-        let answer = answer.inspect_err(|error| {
-            if error.is_outcome_unknown() && self.wait != Wait::Never {
-                self.client.hall.fail(self.key, self.me, error);
-            }
-        });
-        Poll::Ready(match answer? {
-            Acquired::Busy(busy) => Ok(Met::Busy(busy)),
-            Acquired::Granted(grant) => {
-                let room = Some(self.key.clone());
-                let held = Held::new(self.client, ticket, grant, self.key.terms, room);
-                self.client.hall.granted(self.key, self.me, held.tenancy());
-                if held.tenancy().end().is_some() {
-                    // Lost before it had the seat, so nobody has vacated it.
-                    self.client.hall.vacate(held.tenancy());
-                }
-                self.stage = Stage::Gone;
-                let (fence, fences_left) = (grant.fence, grant.fences.saturating_sub(1));
-                Ok(Met::Granted(Baton { held, fence, fences_left }))
-            }
-        })
-    }
-
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
-        if self.request.is_some() {
-            self.client.hall.show(self.key, self.me);
-            return self.poll_request(cx);
-        }
-        loop {
-            let hall = &self.client.hall;
-            let turn = match std::mem::replace(&mut self.stage, Stage::Inside) {
-                Stage::Outside => hall.enter(self.key, &mut self.me, self.wait != Wait::Never, cx.waker()),
-                Stage::Inside | Stage::Gone => hall.look(self.key, self.me, cx.waker()),
-            };
-            match turn {
-                Turn::NotYet { watch } => {
-                    if watch {
-                        self.client.keeper.watch(self.key);
-                    }
-                    return Poll::Pending;
-                }
-                Turn::Ask { left, in_line } => {
-                    self.request = Some(match left {
-                        Some(request) => request,
-                        None => self.ask(in_line)?,
-                    });
-                    return self.poll_request(cx);
-                }
-                Turn::Passed(baton) => {
-                    self.stage = Stage::Gone;
-                    return Poll::Ready(Ok(Met::Passed(baton)));
-                }
-                Turn::Missed => {
-                    // To the end of the line, as somebody new.
-                    self.stage = Stage::Outside;
-                }
-                Turn::Occupied => {
-                    self.stage = Stage::Gone;
-                    return Poll::Ready(Ok(Met::Occupied));
-                }
-                Turn::Failed(error) => {
-                    self.stage = Stage::Gone;
-                    return Poll::Ready(Err(error));
-                }
-            }
-        }
-    }
-}
-
-impl Future for Visit<'_> {
-    type Output = Result<Met>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(met) = self.poll_turn(cx) {
-            self.leave();
-            return Poll::Ready(met);
-        }
-        if let Some(deadline) = &mut self.deadline
-            && Pin::new(deadline).poll(cx).is_ready()
-        {
-            self.leave();
-            return Poll::Ready(Ok(Met::TimedOut));
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Visit<'_> {
-    fn drop(&mut self) {
-        self.leave();
     }
 }
