@@ -134,7 +134,7 @@ pub enum Event {
     Lost {
         /// What was held.
         names: Names,
-        /// The first fence of the grant.
+        /// Its fence.
         fence: Fence,
         /// Why.
         reason: Loss,

@@ -79,13 +79,8 @@ impl Keeper {
         Keeper { desk }
     }
 
-    /// Takes a tenancy into the book.
+    /// Takes a tenancy into the book, or moves it there when its deadline has moved.
     pub(crate) fn keep(&self, tenancy: &Arc<Tenancy>) {
-        self.desk.put(tenancy, next_attention(tenancy));
-    }
-
-    /// Moves a tenancy whose deadline has moved.
-    pub(crate) fn reschedule(&self, tenancy: &Arc<Tenancy>) {
         self.desk.put(tenancy, next_attention(tenancy));
     }
 
@@ -112,7 +107,7 @@ impl Keeper {
         tenancy.over.notify_waiters();
         tenancy.client.events.emit(Event::Lost {
             names: tenancy.names().clone(),
-            fence: tenancy.fence,
+            fence: tenancy.fence_shown(),
             reason,
             held: self.desk.clock.now().since(tenancy.granted_at),
         });
@@ -356,7 +351,7 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
         Err(error) => {
             tenancy.client.events.emit(Event::RenewalFailed {
                 names: tenancy.names().clone(),
-                fence: tenancy.fence,
+                fence: tenancy.fence_shown(),
                 why: error.to_string(),
                 remaining: tenancy.remaining(desk.clock.now()),
             });

@@ -147,6 +147,11 @@ impl Tenancy {
         self.fence_in_hand.load(Ordering::SeqCst) == fence.get()
     }
 
+    /// The fence of the lease in hand, or else of the grant.
+    pub(crate) fn fence_shown(&self) -> Fence {
+        Fence::new(self.fence_in_hand.load(Ordering::Acquire)).unwrap_or(self.fence)
+    }
+
     /// Some user has it now.
     pub(crate) fn take_in_hand(&self, fence: Fence) {
         self.fence_in_hand.store(fence.get(), Ordering::Release);
@@ -207,7 +212,7 @@ impl Tenancy {
         if self.loss().is_none() {
             self.renewed(answer);
             self.ttl_ms.store(ttl.as_ms(), Ordering::Release);
-            self.client.keeper.reschedule(self);
+            self.client.keeper.keep(self);
         }
         Ok(())
     }
