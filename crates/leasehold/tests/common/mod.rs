@@ -233,3 +233,39 @@ impl Store for Moody {
         self.inner.clock()
     }
 }
+
+/// Everything that can happen to a lease, once or more.
+pub(crate) async fn everything(store: Arc<Moody>, locks: Locks) {
+    // Acquired, passed, released.
+    let held = locks.mutex("x").lock().await.unwrap();
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let mutex = locks.mutex("x");
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    tokio::time::sleep(ms(1)).await;
+    // Busy.
+    assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
+    held.release().await.unwrap();
+    for task in waiting {
+        task.await.unwrap();
+    }
+    // Renewal failed, then lost.
+    let lease = locks.mutex("x").lock().await.unwrap();
+    store.failing_renewals.store(1, Ordering::SeqCst);
+    tokio::time::sleep(secs(15)).await;
+    locks.evict("x").await.unwrap();
+    lease.lost().await;
+    drop(lease);
+    // Clean-up failed.
+    drop(locks.mutex("bad").lock().await.unwrap());
+    locks.close().await;
+}
+
+/// A store on which whatever is called `bad` cannot be given back.
+pub(crate) fn failing_cleanup() -> Arc<Moody> {
+    let bad =
+        |call: &str, name: &str| if (call, name) == ("release", "bad") { Mood::Fails } else { Mood::Well };
+    Moody::by(Clock::tokio(), ms(0), bad)
+}

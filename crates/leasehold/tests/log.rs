@@ -1,0 +1,52 @@
+//! The log tells of a loss, and never shows a secret.
+//!
+//! A binary of its own: `tracing` remembers for the whole process whether anybody listens, and a test beside this one
+//! that does not would make it deaf.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use common::{client, everything, failing_cleanup, paused_runtime};
+
+/// Where the log goes.
+#[derive(Clone, Default)]
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_log_tells_of_a_loss_and_never_shows_a_secret() {
+    let page = Page::default();
+    let writer = page.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_ansi(false)
+        .without_time()
+        .with_writer(move || writer.clone())
+        .finish();
+    let _log = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
+    paused_runtime().block_on(async {
+        let store = failing_cleanup();
+        everything(store.clone(), client(&store, "the-owner")).await;
+    });
+    let log = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+    assert!(
+        log.contains("ERROR") && log.contains("lease lost") && log.contains("reason=\"deleted\""),
+        "{log}"
+    );
+    assert!(log.contains("WARN") && log.contains("a renewal got no answer; trying again"), "{log}");
+    // 32 hex digits in a row would be the secret part of a token.
+    let longest = log.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max().unwrap();
+    assert!(longest < 20, "{log}");
+}
