@@ -7,7 +7,7 @@ use leasehold::{Error, Event, Options};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> leasehold::Result<()> {
     let locks = Options::default()
-        .owner("example")?
+        .owner("example")
         .on_event(|event| async move {
             if let Event::Lost { names, reason, .. } = event {
                 println!("alert:   {names} was lost: {reason}");

@@ -41,7 +41,7 @@ impl World {
     fn new() -> Self {
         let clock = Clock::manual();
         let store = Arc::new(Memory::new(clock.clone()));
-        let client = || Locks::over(store.clone(), Options::default()).unwrap();
+        let client = || Options::default().over(store.clone()).unwrap();
         World { clock, a: client(), b: client(), witness: Witness::default() }
     }
 

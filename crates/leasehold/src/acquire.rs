@@ -9,7 +9,7 @@ use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
 use crate::lease::Lease;
-use crate::locks::Client;
+use crate::locks::{ANSWER_MAX, Client};
 use crate::meeting::{Baton, Key, Met, Visit};
 use crate::sync::Arc;
 use crate::tenancy::{Held, Terms};
@@ -110,8 +110,9 @@ async fn ask_directly(client: &Arc<Client>, request: &Request, wait: Wait) -> Re
     let attempt = Attempt::new(client, claim);
     // The store ends the wait by itself and says who is in the way; this is for one that hangs.
     let enough = match wait {
+        Wait::Never => client.clock().now().plus(ANSWER_MAX),
         Wait::Until(deadline) => deadline.plus(LAST_WORD),
-        Wait::Never | Wait::Forever => Deadline::FAR,
+        Wait::Forever => Deadline::FAR,
     };
     let answer = tokio::select! {
         biased;
@@ -133,7 +134,7 @@ async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
     let name = request.names.first();
     let silent = || Error::Unreachable {
         store: client.store.capabilities().store,
-        why: "the wait is over, and it did not answer who holds the lock".into(),
+        why: "it was silent to the end of the wait, and asked who holds the lock it still was".into(),
     };
     let status = tokio::select! {
         biased;

@@ -2,7 +2,7 @@
 //!
 //! Each client has one background thread with a current-thread runtime, which renews its leases. A call inside
 //! an async runtime would stall that runtime, and is [`Error::InsideRuntime`] instead; on a thread of
-//! `spawn_blocking` it is fine.
+//! `spawn_blocking` it is fine. (Under `tokio::task::unconstrained` a runtime cannot be told from a plain thread.)
 //!
 //! ```
 //! let locks = leasehold::blocking::connect("memory:")?;
@@ -29,9 +29,9 @@ use crate::connect::Options;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::janitor::Janitor;
-use crate::lease::Proof;
+use crate::lease::{Proof, Setback};
 use crate::name::IntoName;
-use crate::store::Capabilities;
+use crate::store::{Capabilities, Store};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
 pub fn connect(url: &str) -> Result<Locks> {
@@ -42,6 +42,16 @@ pub fn connect(url: &str) -> Result<Locks> {
 pub fn connect_with(options: Options, url: &str) -> Result<Locks> {
     let mut engine = Engine::start()?;
     let inner = engine.block_on(options.connect(url))??;
+    engine.janitor = Some(inner.client.janitor.clone());
+    Ok(Locks { inner, engine: Arc::new(engine) })
+}
+
+/// A client over a store of your own, or over one that several clients of this process share. The store is made on the
+/// client's runtime, where its clock and its tasks belong.
+pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> Result<Locks> {
+    let options = options.checked()?;
+    let mut engine = Engine::start()?;
+    let inner = engine.block_on(async { options.over(make()?) })??;
     engine.janitor = Some(inner.client.janitor.clone());
     Ok(Locks { inner, engine: Arc::new(engine) })
 }
@@ -152,19 +162,18 @@ impl Mutex {
         Ok(inner.map(|inner| Lease { inner, engine: self.engine.clone() }))
     }
 
-    /// Locks, does the work on this thread, and lets go. Work that is not async cannot be cancelled: long work
-    /// looks at [`Proof::is_valid`] before each step that matters.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] where the lease was lost under the work: roll back.
+    /// Locks, does the work, and lets go. See [`Lease::run`].
     pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
-        let lease = self.lock()?;
-        let output = work(&lease);
-        match lease.release() {
-            // Without an answer the lease was still valid when the work ended.
-            Ok(()) | Err(Error::Unknown { .. }) => Ok(output),
-            Err(error) => Err(error),
-        }
+        self.lock()?.run(work)
+    }
+
+    /// Locks, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
+    pub fn run_or_rollback<T>(
+        &self,
+        work: impl FnOnce(&Proof) -> T,
+        rollback: impl FnOnce(Setback<T>),
+    ) -> Result<T> {
+        self.lock()?.run_or_rollback(work, rollback)
     }
 
     fn with(self, change: impl FnOnce(crate::Mutex) -> crate::Mutex) -> Self {
@@ -204,6 +213,39 @@ impl Lease {
         self.engine.block_on(self.inner.extend(ttl))?
     }
 
+    /// Does the work on this thread, and lets go. Work that is not async cannot be cancelled: long work looks at
+    /// [`Proof::is_valid`] before each step that matters.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where the lease was lost under the work: roll back. A release that gets no answer is no error here:
+    /// the work was protected to its end.
+    pub fn run<T>(self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
+        self.run_or_rollback(work, |_| ())
+    }
+
+    /// Like [`run`](Lease::run), and where the lease was lost, calls `rollback` before it returns the error. See
+    /// [`crate::Lease::run_or_rollback`].
+    ///
+    /// # Errors
+    /// As [`run`](Lease::run).
+    pub fn run_or_rollback<T>(
+        self,
+        work: impl FnOnce(&Proof) -> T,
+        rollback: impl FnOnce(Setback<T>),
+    ) -> Result<T> {
+        let fence = self.fence();
+        let output = work(&self);
+        match self.release() {
+            Ok(()) | Err(Error::Unknown { .. }) => Ok(output),
+            Err(error) => {
+                if let Error::Lost { reason, .. } = error {
+                    rollback(Setback { reason, fence, output: Some(output) });
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Lets go, and says whether the lock was held to the end. See [`crate::Lease::release`].
     pub fn release(self) -> Result<()> {
         self.engine.block_on(self.inner.release())?
@@ -229,9 +271,9 @@ struct Engine {
 
 impl Engine {
     fn start() -> Result<Self> {
-        let refused = |error: std::io::Error| Error::Refused {
-            store: "operating system",
-            why: format!("no background thread for a blocking client: {error}"),
+        let refused = |error: std::io::Error| Error::System {
+            what: "background thread for a blocking client",
+            why: error.to_string(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
         let handle = runtime.handle().clone();

@@ -94,11 +94,9 @@ impl Clock {
     #[cfg(all(target_os = "linux", not(shuttle)))]
     pub fn system() -> Result<Self> {
         crate::sync::require_runtime()?;
-        let (boottime, timer) = boottime::Boottime::new().map_err(|error| Error::Refused {
-            store: "clock",
-            why: format!(
-                "no timer on CLOCK_BOOTTIME: {error}; it needs a runtime with `enable_all`, and a descriptor (ulimit -n)"
-            ),
+        let (boottime, timer) = boottime::Boottime::new().map_err(|error| Error::System {
+            what: "timer on CLOCK_BOOTTIME",
+            why: format!("{error}; it takes a runtime with `enable_all`, and a descriptor (see ulimit -n)"),
         })?;
         let clock = Clock(Arc::new(Kind::Boottime(boottime)));
         boottime::drive(&clock, timer);

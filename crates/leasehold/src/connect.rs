@@ -19,8 +19,11 @@ use crate::ttl::Ttl;
 /// |---|---|
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
 ///
+/// It takes a tokio runtime with I/O and time enabled, as `#[tokio::main]` and `enable_all` make it.
+///
 /// # Errors
-/// [`Error::Invalid`] for a URL that names no store of this build.
+/// [`Error::Invalid`] for a URL that names no store of this build, or outside a runtime; [`Error::System`] in a runtime
+/// without I/O (which tokio tells by a panic that is caught here, and that ends a process built to abort on panics).
 ///
 /// # Cancel safety
 /// Dropped before its end, there is no client, and nothing stays behind.
@@ -36,8 +39,8 @@ pub async fn connect(url: &str) -> Result<Locks> {
 /// use leasehold::{Event, Options};
 ///
 /// let locks = Options::default()
-///     .owner("report-3")?
-///     .ttl(Duration::from_secs(10))?
+///     .owner("report-3")
+///     .ttl(Duration::from_secs(10))
 ///     .on_event(|event| async move {
 ///         if let Event::Lost { names, reason, .. } = event {
 ///             eprintln!("ALERT: {names} lost: {reason}");
@@ -53,28 +56,29 @@ pub struct Options {
     pub(crate) owner: Owner,
     pub(crate) ttl: Ttl,
     pub(crate) hook: Option<Hook>,
+    /// The first value that was not valid, reported when it is time to connect.
+    fault: Option<Error>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { owner: Owner::this_process(), ttl: Ttl::DEFAULT, hook: None }
+        Options { owner: Owner::this_process(), ttl: Ttl::DEFAULT, hook: None, fault: None }
     }
 }
 
 impl Options {
     /// Who holds the locks, for people; `host:pid` by default.
-    pub fn owner(mut self, label: impl AsRef<str>) -> Result<Self> {
-        self.owner = Owner::new(label)?;
-        Ok(self)
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        self.set(|options| Owner::new(label).map(|owner| options.owner = owner))
     }
 
     /// How long a lease lives without renewal; 30 s by default.
-    pub fn ttl(mut self, ttl: Duration) -> Result<Self> {
-        self.ttl = Ttl::new(ttl)?;
-        Ok(self)
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.set(|options| Ttl::new(ttl).map(|ttl| options.ttl = ttl))
     }
 
-    /// Calls this with every [`Event`], one after the other, on a task of its own.
+    /// Calls this with every [`Event`], one after the other, on a task of its own. There is one hook; the last one
+    /// set is it.
     ///
     /// A hook that cannot keep up (1,024 events behind) misses events, but never a loss.
     pub fn on_event<F, W>(mut self, hook: F) -> Self
@@ -86,6 +90,26 @@ impl Options {
         self
     }
 
+    /// A client over a store of your own, or over one that several clients of this process share.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] outside a tokio runtime, or for an option that is not valid.
+    pub fn over(self, store: Arc<dyn Store>) -> Result<Locks> {
+        Locks::start(store, self.checked()?)
+    }
+
+    /// The options, if every value is valid.
+    pub(crate) fn checked(self) -> Result<Self> {
+        self.fault.clone().map_or(Ok(self), Err)
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Self {
+        if let Err(error) = change(&mut self) {
+            self.fault.get_or_insert(error);
+        }
+        self
+    }
+
     /// Connects to the store at this URL.
     ///
     /// # Errors
@@ -94,24 +118,19 @@ impl Options {
     /// # Cancel safety
     /// As [`connect`].
     pub async fn connect(self, url: &str) -> Result<Locks> {
+        let options = self.checked()?;
         // A URL may carry a password: errors name the scheme and nothing more.
-        let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
-        let store: Arc<dyn Store> = match scheme {
-            "memory" if rest.is_empty() => Arc::new(Memory::new(Clock::system()?)),
-            "memory" => return Err(Error::invalid("store URL", "memory:…", "nothing follows `memory:`")),
-            _ if url.is_empty() => {
-                return Err(Error::invalid("store URL", "", "it is empty; try `memory:`"));
-            }
-            _ => {
-                let shown = if url.contains(':') { format!("{scheme}:…") } else { "…".to_owned() };
-                return Err(Error::invalid(
-                    "store URL",
-                    shown,
-                    "no such store in this build; it has `memory:`",
-                ));
-            }
+        let refuse = |shown: &str, why: &str| Err(Error::invalid("store URL", shown, why));
+        let Some((scheme, rest)) = url.split_once(':') else {
+            let why = "it has no scheme; write SCHEME:…, such as `memory:`";
+            return refuse(if url.is_empty() { "" } else { "…" }, why);
         };
-        Locks::over(store, self)
+        let store: Arc<dyn Store> = match scheme.to_ascii_lowercase().as_str() {
+            "memory" if rest.is_empty() => Arc::new(Memory::new(Clock::system()?)),
+            "memory" => return refuse("memory:…", "nothing follows `memory:`"),
+            _ => return refuse(&format!("{scheme}:…"), "no such store in this build; it has `memory:`"),
+        };
+        options.over(store)
     }
 }
 

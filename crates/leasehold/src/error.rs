@@ -1,4 +1,5 @@
-//! The one public error. Busy, lost, unreachable, unknown, unsupported and invalid never share a variant.
+//! The one public error. Busy, lost, unreachable, unknown, late, refused, unsupported, invalid and closed never share a
+//! variant.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +12,20 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, in words for the person who has to do something about it.
 ///
-/// | variant | was the lock held? | what to do |
+/// | variant | is the lock held? | what to do |
 /// |---|---|---|
 /// | [`Busy`](Error::Busy) | no, somebody else has it | wait longer, or come back |
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
-/// | [`Unreachable`](Error::Unreachable) | no | look at the store |
-/// | [`Unknown`](Error::Unknown) | not to be relied on | nothing: the clean-up is under way |
+/// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
+/// | [`Unknown`](Error::Unknown) | after `release`: no; after `extend`: as before | nothing, or extend again |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
 /// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
 /// | [`Invalid`](Error::Invalid) | no, nothing was sent | correct the value |
 /// | [`Closed`](Error::Closed) | no | connect again |
-#[derive(Debug, Clone, thiserror::Error)]
+/// | [`System`](Error::System) | no, nothing was sent | give the process what it lacks |
+/// | [`InsideRuntime`](Error::InsideRuntime) | no, nothing was sent | the async API, or `spawn_blocking` |
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Somebody else holds it, and the wait (if any) is over.
@@ -45,8 +48,9 @@ pub enum Error {
         reason: Loss,
     },
 
-    /// The store gave no answer, and nothing is held.
-    #[error("the {store} store cannot be reached: {why}")]
+    /// The store gave no answer. It counts as "not held"; a request that may have been executed all the same is being
+    /// withdrawn.
+    #[error("the {store} store gave no answer: {why}; see that it runs and can be reached, then try again")]
     Unreachable {
         /// Which store, as its URL scheme says.
         store: &'static str,
@@ -54,14 +58,12 @@ pub enum Error {
         why: String,
     },
 
-    /// The request may or may not have been executed. It counts as "not held"; the clean-up is under way.
-    #[error(
-        "the outcome of {what} on {names} is unknown ({why}); it counts as not held, and is being cleaned up"
-    )]
+    /// A release or an extension without an answer: it may or may not have been executed.
+    #[error("{}", UnknownText { names, what, why })]
     Unknown {
-        /// What was held or asked for.
+        /// What was held.
         names: Names,
-        /// The operation: `acquire`, `release`, `extend`.
+        /// The operation: `release` or `extend`.
         what: &'static str,
         /// What was seen.
         why: String,
@@ -69,7 +71,8 @@ pub enum Error {
 
     /// A grant came with too little of its TTL left, could not be renewed in time, and was given back.
     #[error(
-        "the grant on {names} came with {} left, less than the {} asked for, and was given back; use a longer TTL",
+        "the grant on {names} came with {} left, less than the {} needed (`min_validity`, by default half the TTL), and was \
+         given back; use a longer TTL",
         Short(*left), Short(*needed)
     )]
     Late {
@@ -115,6 +118,15 @@ pub enum Error {
     /// The client was closed, or its runtime has shut down.
     #[error("this client is closed; connect again")]
     Closed,
+
+    /// The operating system or the runtime lacks something this client needs.
+    #[error("no {what}: {why}")]
+    System {
+        /// What is missing.
+        what: &'static str,
+        /// Why, and what to do.
+        why: String,
+    },
 
     /// A blocking call was made where blocking would stall an async runtime.
     #[error(
@@ -170,6 +182,30 @@ impl fmt::Display for Short {
     }
 }
 
+struct UnknownText<'a> {
+    names: &'a Names,
+    what: &'static str,
+    why: &'a str,
+}
+
+impl fmt::Display for UnknownText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UnknownText { names, what, why } = self;
+        match *what {
+            "extend" => write!(
+                f,
+                "whether the lease on {names} was extended is unknown ({why}); it lasts as long as it did before, so \
+                 look at what remains, or try again"
+            ),
+            _ => write!(
+                f,
+                "whether {names} was released is unknown ({why}); it was protected until now, and is being given back \
+                 in the background"
+            ),
+        }
+    }
+}
+
 struct BusyText<'a> {
     names: &'a Names,
     busy: &'a Busy,
@@ -185,7 +221,7 @@ impl fmt::Display for BusyText<'_> {
             None => write!(f, "{} was not to be had in time", self.names)?,
         }
         if let Some(remaining) = remaining {
-            write!(f, " for another {}", Short(*remaining))?;
+            write!(f, " for another {} unless renewed", Short(*remaining))?;
         }
         match *waiters {
             0 => {}

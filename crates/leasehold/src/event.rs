@@ -87,7 +87,7 @@ impl fmt::Display for Loss {
         f.write_str(match self {
             Loss::Expired => "its deadline passed without renewal",
             Loss::Taken => "somebody else holds it",
-            Loss::Deleted => "it is gone from the store",
+            Loss::Deleted => "it was deleted or evicted from the store",
             Loss::Unreachable => "the store gave no answer until the deadline",
             Loss::HoldLimit => "it was held for as long as max_hold allows",
             Loss::Clock => "a clock leapt",
@@ -127,6 +127,8 @@ pub enum Event {
         fence: Fence,
         /// What was seen.
         why: String,
+        /// How many have failed in a row.
+        tries: u64,
         /// What is left until the deadline.
         remaining: Duration,
     },
@@ -269,9 +271,13 @@ fn record(event: &Event) {
             metrics::counter!("leasehold_busy_total").increment(1);
             tracing::debug!(%names, ?waited, "busy");
         }
-        Event::RenewalFailed { names, fence, why, remaining } => {
+        Event::RenewalFailed { names, fence, why, tries, remaining } => {
             metrics::counter!("leasehold_renewal_failures_total").increment(1);
-            tracing::warn!(%names, %fence, why, ?remaining, "a renewal got no answer; trying again");
+            // One line a lease is enough: in an outage there may be thousands of leases.
+            match tries {
+                1 => tracing::warn!(%names, %fence, why, ?remaining, "a renewal got no answer; trying again"),
+                _ => tracing::debug!(%names, %fence, why, tries, ?remaining, "a renewal got no answer"),
+            }
         }
         Event::Lost { names, fence, reason, held } => {
             metrics::counter!("leasehold_lost_total", "reason" => reason.as_str()).increment(1);

@@ -105,12 +105,22 @@ impl Keeper {
         tenancy.withdraw();
         tenancy.client.hall.vacate(tenancy);
         tenancy.over.notify_waiters();
-        tenancy.client.events.emit(Event::Lost {
-            names: tenancy.names().clone(),
-            fence: tenancy.fence_shown(),
-            reason,
-            held: self.desk.clock.now().since(tenancy.granted_at),
-        });
+        // What no user has in hand is nobody's loss: a late grant, or a lease on its way.
+        if tenancy.is_in_hand() {
+            self.tell(tenancy, reason);
+        }
+    }
+
+    /// Tells of a loss, once.
+    pub(crate) fn tell(&self, tenancy: &Tenancy, reason: Loss) {
+        if tenancy.is_told_first() {
+            tenancy.client.events.emit(Event::Lost {
+                names: tenancy.names().clone(),
+                fence: tenancy.fence_shown(),
+                reason,
+                held: self.desk.clock.now().since(tenancy.granted_at),
+            });
+        }
     }
 
     /// Ends the task, and declares every lease still kept lost.
@@ -353,6 +363,7 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
                 names: tenancy.names().clone(),
                 fence: tenancy.fence_shown(),
                 why: error.to_string(),
+                tries: tenancy.count_failure(),
                 remaining: tenancy.remaining(desk.clock.now()),
             });
             desk.put(tenancy, try_again_at(tenancy, desk.clock.now()));

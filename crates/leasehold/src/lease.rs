@@ -110,7 +110,7 @@ impl fmt::Debug for Proof {
 /// Dropping it lets go in the background, at once and without blocking, also in a panic. [`release`](Lease::release)
 /// waits for the answer and says whether the lock was held to the end; prefer it where a roll-back is possible.
 ///
-/// It has everything a [`Proof`] has.
+/// It has everything a [`Proof`] has; a clone of it is a [`Proof`], and no second right to the lock.
 ///
 /// A lease that is leaked (`std::mem::forget`) goes on being renewed until its `max_hold`, until the client is
 /// [closed](crate::Locks::close), or until the runtime ends: nothing in the language tells it from one in use.
@@ -175,7 +175,8 @@ impl Lease {
         end
     }
 
-    /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped).
+    /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped). Where the work
+    /// panics, the lock is let go.
     ///
     /// # Errors
     /// [`Error::Lost`] where the lease was lost under the work, or turns out at the release to have been.
@@ -193,6 +194,9 @@ impl Lease {
 
     /// Like [`run`](Lease::run), and where the lease is lost, runs `rollback` before it returns the error. The
     /// roll-back is told the reason, and the work's output where it had come to its end.
+    ///
+    /// An `Err` that the work itself returns is an output like any other: it comes back as `Ok(Err(…))`, and nothing is
+    /// rolled back.
     ///
     /// The roll-back runs *without* the lock: it must only undo what is this work's own, or carry the
     /// [`fence`](Setback::fence).

@@ -12,8 +12,8 @@
 //! lease.release().await?; // an error if it was no longer ours: roll back
 //!
 //! // Cancelled the moment the lease is lost:
-//! let total = locks.mutex("orders:42").run(|lease| async move { lease.fence().get() }).await?;
-//! # let _ = total; Ok(()) }
+//! let fence = locks.mutex("orders:42").run(async |proof| proof.fence()).await?;
+//! # let _ = fence; Ok(()) }
 //! ```
 //!
 //! # The tour
@@ -21,10 +21,12 @@
 //! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
-//! - [`Error`] keeps busy, lost, unreachable, unknown, unsupported and invalid apart.
+//! - [`Error`] keeps busy, lost, unreachable, unknown and the rest apart, and says what to do.
 //! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
 //!   (names in the documentation of [`event`]).
 //! - [`blocking`] is the same for code that is not async.
+//! - [`Share`] and [`Names`] are what stores decide already; locks for readers and writers, permits and several names
+//!   at once are still to come.
 //! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
 //!   also the conformance suite and a wrapper that loses, delays and repeats.
 

@@ -57,15 +57,14 @@ impl Closing {
     }
 }
 
+/// How long a call that does not wait for anybody may take, whatever the store's own time-out is.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
 /// How long closing waits for a hook to hear the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 impl Locks {
-    /// A client over a store of your own, or over one that several clients of this process share.
-    ///
-    /// # Errors
-    /// Outside a tokio runtime.
-    pub fn over(store: Arc<dyn Store>, options: Options) -> Result<Self> {
+    pub(crate) fn start(store: Arc<dyn Store>, options: Options) -> Result<Self> {
         require_runtime()?;
         let events = Events::new(options.hook.clone());
         let hall = Arc::new(Hall::new(store.clock().clone()));
@@ -89,13 +88,17 @@ impl Locks {
         Mutex::new(self.client.clone(), name.into_name())
     }
 
-    /// Who holds a name, who waits, and for how long; `None` where nobody does.
+    /// Who holds a name, which clients wait, and for how long; `None` where nobody does. (Tasks that wait for their own
+    /// client to pass the lock on are not in the store, and not shown.)
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] where the store does not answer; [`Error::Invalid`] for a bad name.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn inspect(&self, name: impl IntoName) -> Result<Option<Status>> {
         let name: Name = name.into_name()?;
-        self.client.store.inspect(&name).await
+        self.client.in_time(self.client.store.inspect(&name)).await
     }
 
     /// The names in use that start with `prefix`, sorted, at most `limit` of them.
@@ -103,7 +106,7 @@ impl Locks {
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        self.client.store.list(prefix, limit).await
+        self.client.in_time(self.client.store.list(prefix, limit)).await
     }
 
     /// Takes a name from whoever holds it. The holder is told at its next renewal; the next fence is higher
@@ -113,7 +116,7 @@ impl Locks {
     /// Dropped before the answer, it may or may not have happened; it can be repeated.
     pub async fn evict(&self, name: impl IntoName) -> Result<Evicted> {
         let name: Name = name.into_name()?;
-        self.client.store.evict(&name).await
+        self.client.in_time(self.client.store.evict(&name)).await
     }
 
     /// What the store can do.
@@ -131,7 +134,7 @@ impl Locks {
 
     /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or
     /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); whoever
-    /// waits for one, or asks from now on, is told [`Error::Closed`]. A hook gets a second to hear the last events.
+    /// waits for one, or asks for one from now on, is told [`Error::Closed`]. A hook gets a second to hear the last events.
     ///
     /// Call it before a process ends: what is only dropped may not get out any more.
     ///
@@ -162,6 +165,15 @@ impl Client {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// What a store answers before a caller who does not wait has waited long enough.
+    async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            () = self.clock().sleep_until(self.clock().now().plus(ANSWER_MAX)) => Err(self.no_answer()),
+        }
+    }
+
     /// A call of the store that was not answered in time.
     pub(crate) fn no_answer(&self) -> Error {
         Error::Unreachable { store: self.store.capabilities().store, why: "no answer in time".into() }
@@ -187,6 +199,6 @@ impl Client {
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("store", &self.client.store).finish_non_exhaustive()
+        f.debug_struct("Locks").field("store", &self.capabilities().store).finish_non_exhaustive()
     }
 }

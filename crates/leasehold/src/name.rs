@@ -1,5 +1,6 @@
 //! `Name`: what is being protected.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -109,6 +110,10 @@ impl fmt::Debug for Name {
 
 /// What can be given where a name is wanted: text, which is checked when the lock is asked for, or a
 /// [`Name`], which is not checked again.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no name for a lock",
+    note = "pass a &str, a String or a Name"
+)]
 pub trait IntoName {
     /// The name, or what is wrong with it.
     fn into_name(self) -> Result<Name>;
@@ -139,6 +144,18 @@ impl IntoName for &String {
 }
 
 impl IntoName for String {
+    fn into_name(self) -> Result<Name> {
+        Name::new(self)
+    }
+}
+
+impl IntoName for &&str {
+    fn into_name(self) -> Result<Name> {
+        Name::new(self)
+    }
+}
+
+impl IntoName for Cow<'_, str> {
     fn into_name(self) -> Result<Name> {
         Name::new(self)
     }

@@ -56,6 +56,10 @@ pub(crate) struct Tenancy {
     pub(crate) due_ns: AtomicU64,
     /// How often the keeper has drawn a jitter for it.
     pub(crate) times_jittered: AtomicU64,
+    /// How many renewals in a row got no answer.
+    failures: AtomicU64,
+    /// The event of its loss has gone out.
+    told: AtomicBool,
     /// Whether anybody ever listened for its end: most leases are let go unheard.
     listened_to: AtomicBool,
     pub(crate) over: Notify,
@@ -105,7 +109,7 @@ impl Tenancy {
 
     /// How it ended, if anybody has said so.
     pub(crate) fn end(&self) -> Option<Loss> {
-        Loss::from_code(self.end.load(Ordering::Acquire))
+        Loss::from_code(self.end.load(Ordering::SeqCst))
     }
 
     /// How it ended, if it has. Looking is enough to notice: past the deadline the first look declares the
@@ -135,11 +139,11 @@ impl Tenancy {
 
     /// Ends it. True for the one caller whose reason counts.
     pub(crate) fn finish(&self, loss: Loss) -> bool {
-        self.end.compare_exchange(0, loss.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.end.compare_exchange(0, loss.code(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     pub(crate) fn is_in_hand(&self) -> bool {
-        self.fence_in_hand.load(Ordering::Acquire) != 0
+        self.fence_in_hand.load(Ordering::SeqCst) != 0
     }
 
     /// Whether the lease with this fence is the one in hand.
@@ -152,9 +156,21 @@ impl Tenancy {
         Fence::new(self.fence_in_hand.load(Ordering::Acquire)).unwrap_or(self.fence)
     }
 
-    /// Some user has it now.
+    /// Some user has it now. A loss that was declared a moment before has become that user's.
     pub(crate) fn take_in_hand(&self, fence: Fence) {
-        self.fence_in_hand.store(fence.get(), Ordering::Release);
+        self.fence_in_hand.store(fence.get(), Ordering::SeqCst);
+        if let Some(reason) = self.end() {
+            self.client.keeper.tell(self, reason);
+        }
+    }
+
+    /// Whether its loss has not been told yet; it counts as told from here on.
+    pub(crate) fn is_told_first(&self) -> bool {
+        !self.told.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn count_failure(&self) -> u64 {
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// No user has it any more, and whoever watched is told.
@@ -177,6 +193,7 @@ impl Tenancy {
         match answer {
             Renewed::Until(deadline) => {
                 self.unanswered.store(false, Ordering::Release);
+                self.failures.store(0, Ordering::Relaxed);
                 self.valid_until_ns.fetch_max(deadline.min(self.hold_end).as_ns(), Ordering::AcqRel);
             }
             Renewed::Lost(loss) => self.client.keeper.declare(self, loss),
@@ -268,6 +285,8 @@ impl Held {
             fence_in_hand: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
             times_jittered: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            told: AtomicBool::new(false),
             listened_to: AtomicBool::new(false),
             over: Notify::new(),
         });

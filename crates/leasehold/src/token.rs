@@ -80,13 +80,13 @@ impl Token {
     /// A new token for an attempt of this owner.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the operating system gives no random bytes: then no lock is to be had, since
+    /// [`Error::System`] where the operating system gives no random bytes: then no lock is to be had, since
     /// a guessable token could be released by anybody.
     pub fn fresh(owner: &Owner) -> Result<Self> {
         let mut secret = [0u8; SECRET_DIGITS / 2];
-        getrandom::fill(&mut secret).map_err(|error| Error::Refused {
-            store: "random source",
-            why: format!("the operating system gave no random bytes: {error}"),
+        getrandom::fill(&mut secret).map_err(|error| Error::System {
+            what: "random bytes from the operating system",
+            why: error.to_string(),
         })?;
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = String::with_capacity(SECRET_DIGITS + 1 + owner.as_str().len());
@@ -102,7 +102,7 @@ impl Token {
     /// Reads back what [`expose`](Token::expose) gave.
     pub fn parse(text: &str) -> Result<Self> {
         // The text is not shown: whoever mistypes a token still has most of a secret in it.
-        let refuse = || Error::invalid("token", "", "a token is 32 hex digits, `@` and a label");
+        let refuse = || Error::invalid("token", "(not shown)", "a token is 32 hex digits, `@` and a label");
         let (secret, label) = text.split_once('@').ok_or_else(refuse)?;
         if secret.len() != SECRET_DIGITS || !secret.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(refuse());

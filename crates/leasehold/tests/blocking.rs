@@ -92,3 +92,32 @@ fn a_lease_keeps_its_client_alive() {
     drop(lease);
     assert_eq!(proof.loss(), Some(Loss::Released));
 }
+
+#[test]
+fn clients_of_one_store_exclude_each_other_and_a_lost_lease_is_rolled_back() {
+    let store = std::sync::OnceLock::new();
+    let a = blocking::over(leasehold::Options::default().owner("a"), || {
+        let shared: Arc<dyn leasehold::Store> =
+            Arc::new(leasehold::store::memory::Memory::new(leasehold::Clock::system()?));
+        Ok(store.get_or_init(|| shared).clone())
+    })
+    .unwrap();
+    let shared = store.get().unwrap().clone();
+    let b = blocking::over(leasehold::Options::default().owner("b"), || Ok(shared)).unwrap();
+    let mut undone = None;
+    let end = a.mutex("x").run_or_rollback(
+        |proof| {
+            assert!(b.mutex("x").try_lock().unwrap().is_none());
+            b.evict("x").unwrap();
+            proof.fence()
+        },
+        |setback| undone = Some((setback.fence, setback.output)),
+    );
+    assert!(matches!(end, Err(Error::Lost { reason: Loss::Deleted, .. })), "{end:?}");
+    let (fence, output) = undone.unwrap();
+    assert_eq!(output, Some(fence), "the work had come to its end");
+    assert!(matches!(
+        blocking::over(leasehold::Options::default().owner(""), || panic!("not asked")),
+        Err(Error::Invalid { .. })
+    ));
+}

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use common::{client, everything, failing_cleanup, paused_runtime};
-use leasehold::{Event, Locks, Options};
+use leasehold::{Event, Options};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[test]
@@ -74,7 +74,7 @@ fn the_hook_hears_everything_in_order() {
             async {}
         });
         let store = failing_cleanup();
-        everything(store.clone(), Locks::over(store, options).unwrap()).await;
+        everything(store.clone(), options.over(store).unwrap()).await;
     });
     let mut heard = heard.lock().unwrap().clone();
     heard.dedup();

@@ -19,7 +19,7 @@ fn overheard(store: &Arc<Moody>) -> (Locks, mpsc::UnboundedReceiver<Event>) {
         let _ = sender.send(event);
         async {}
     });
-    (Locks::over(store.clone(), options).unwrap(), events)
+    (options.over(store.clone()).unwrap(), events)
 }
 
 /// Runs guarded work on a store that hangs for ever, and returns how long the lease was believed in.
@@ -335,7 +335,7 @@ async fn a_hook_that_panics_hears_of_the_next_loss_all_the_same() {
             }
         }
     });
-    let locks = Locks::over(Arc::new(Memory::new(Clock::tokio())), options).unwrap();
+    let locks = options.over(Arc::new(Memory::new(Clock::tokio()))).unwrap();
     let lease = locks.mutex("x").lock().await.unwrap();
     locks.evict("x").await.unwrap();
     lease.lost().await;
@@ -362,4 +362,95 @@ fn a_runtime_without_timers_of_its_own_is_a_clear_error() {
     assert!(error.to_string().contains("enable_all"), "{error}");
     let outside = std::panic::catch_unwind(|| Clock::system().unwrap_err());
     assert!(matches!(outside.unwrap(), Error::Invalid { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_do_not_wait_end_on_a_store_that_hangs() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    store.hang();
+    let silent = |error: Error| assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    let start = tokio::time::Instant::now();
+    silent(locks.mutex("x").try_lock().await.unwrap_err());
+    silent(locks.mutex("x").strict_order().try_lock().await.unwrap_err());
+    silent(locks.mutex("x").wait(Duration::ZERO).lock().await.unwrap_err());
+    silent(locks.inspect("x").await.unwrap_err());
+    silent(locks.list("", 1).await.unwrap_err());
+    silent(locks.evict("x").await.unwrap_err());
+    assert!(start.elapsed() < secs(60), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_never_handed_out_is_nobodys_loss() {
+    let store = Moody::new(Clock::tokio());
+    let (locks, mut events) = overheard(&store);
+    store.grant_late_ms.store(40_000, Ordering::SeqCst);
+    assert!(matches!(locks.mutex("x").lock().await, Err(Error::Late { .. })));
+    locks.close().await;
+    while let Ok(event) = events.try_recv() {
+        assert!(!matches!(event, Event::Lost { .. }), "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_after_the_deadline_revives_nothing() {
+    let clock = Clock::manual();
+    let store = Moody::new(clock.clone());
+    let locks = client(&store, "a");
+    store.renewal_late_ms.store(5_000, Ordering::SeqCst);
+    let lease = locks.mutex("x").lock().await.unwrap();
+    // The renewal is executed at about a third of the TTL; its answer, good until 39 s, is still on its way …
+    clock.advance(secs(11));
+    settle().await;
+    assert_eq!(store.renewals.load(Ordering::SeqCst), 1);
+    // … when the machine is suspended, past the deadline the lease had, and both are noticed at once.
+    clock.advance(secs(24));
+    settle().await;
+    assert_eq!(lease.loss(), Some(Loss::Unreachable), "valid again after its deadline");
+}
+
+/// Lets every task that can run, run.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_say_what_happened_to_what_and_what_to_do() {
+    let silent = |call: &str, name: &str| match (call, name) {
+        ("renew" | "release", _) | ("inspect", "z") => Mood::Fails,
+        _ => Mood::Well,
+    };
+    let store = Moody::by(Clock::tokio(), Duration::ZERO, silent);
+    let locks = client(&store, "web-3:4711");
+    let lease = locks.mutex("x").lock().await.unwrap();
+    let evicted = locks.mutex("y").no_renewal().ttl(secs(1)).lock().await.unwrap();
+    let said = [
+        locks.mutex("x").wait(secs(2)).lock().await.unwrap_err(),
+        locks.mutex("a{b").lock().await.unwrap_err(),
+        locks.mutex("x").ttl(Duration::ZERO).lock().await.unwrap_err(),
+        locks.inspect("z").await.unwrap_err(),
+        lease.extend(secs(60)).await.unwrap_err(),
+        lease.release().await.unwrap_err(),
+        evicted.release().await.unwrap_err(),
+        leasehold::connect("redis://user:secret@host/").await.unwrap_err(),
+        leasehold::connect("/tmp/locks").await.unwrap_err(),
+    ];
+    let expected = [
+        "`x` is held by web-3:4711 for another 28 s unless renewed; waited 2.0 s",
+        "invalid name `a{b`: a name has no braces; they mean something to Redis Cluster",
+        "invalid TTL `0 ms`: a TTL lies between 10 ms and 366 days (to hold longer, let the lease be renewed)",
+        "the moody store gave no answer: on purpose; see that it runs and can be reached, then try again",
+        "whether the lease on `x` was extended is unknown (the moody store gave no answer: on purpose; see that it runs \
+         and can be reached, then try again); it lasts as long as it did before, so look at what remains, or try again",
+        "whether `x` was released is unknown (the moody store gave no answer: on purpose; see that it runs and can be \
+         reached, then try again); it was protected until now, and is being given back in the background",
+        "the lease on `y` was lost: its deadline passed without renewal; roll back what it protected",
+        "invalid store URL `redis:…`: no such store in this build; it has `memory:`",
+        "invalid store URL `…`: it has no scheme; write SCHEME:…, such as `memory:`",
+    ];
+    for (said, expected) in said.iter().zip(expected) {
+        assert_eq!(said.to_string(), expected);
+    }
 }

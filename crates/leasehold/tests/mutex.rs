@@ -14,7 +14,7 @@ fn ms(n: u64) -> Duration {
 /// Two clients over one memory store, on tokio's (paused) clock.
 fn two_clients() -> (Locks, Locks) {
     let store = Arc::new(Memory::new(Clock::tokio()));
-    let client = |owner| Locks::over(store.clone(), Options::default().owner(owner).unwrap()).unwrap();
+    let client = |owner| Options::default().owner(owner).over(store.clone()).unwrap();
     (client("a"), client("b"))
 }
 
@@ -37,7 +37,7 @@ async fn busy_says_who_holds_it_and_for_how_long() {
     let _lease = a.mutex("nightly").lock().await.unwrap();
     let error = b.mutex("nightly").wait(ms(5_000)).lock().await.unwrap_err();
     assert!(matches!(error, Error::Busy { .. }), "{error:?}");
-    assert_eq!(error.to_string(), "`nightly` is held by a for another 25 s; waited 5.0 s");
+    assert_eq!(error.to_string(), "`nightly` is held by a for another 25 s unless renewed; waited 5.0 s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,6 +41,7 @@ use crate::ttl::Ttl;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
 pub struct Mutex {
     client: Arc<Client>,
     settings: Result<Settings>,
@@ -76,7 +77,6 @@ impl Mutex {
     }
 
     /// How long the lock outlives a holder that dies.
-    #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.set(|settings| Ttl::new(ttl).map(|ttl| settings.ttl = ttl))
     }
@@ -85,7 +85,6 @@ impl Mutex {
     ///
     /// Once the wait is over the store is asked who is in the way, which may take up to 250 ms more. One that does not
     /// answer even that is [`Error::Unreachable`], not busy.
-    #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|settings| {
             settings.patience = Patience::For(wait);
@@ -94,14 +93,12 @@ impl Mutex {
     }
 
     /// Who holds it, for people.
-    #[must_use]
     pub fn owner(self, label: impl AsRef<str>) -> Self {
         self.set(|settings| Owner::new(label).map(|owner| settings.owner = owner))
     }
 
     /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
     /// holder that hangs is not renewed for ever.
-    #[must_use]
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.set(|settings| {
             if max_hold.is_zero() {
@@ -113,7 +110,6 @@ impl Mutex {
     }
 
     /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
-    #[must_use]
     pub fn no_renewal(self) -> Self {
         self.set(|settings| {
             settings.renews = false;
@@ -122,7 +118,6 @@ impl Mutex {
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
-    #[must_use]
     pub fn min_validity(self, min_validity: Duration) -> Self {
         self.set(|settings| {
             settings.min_validity = Some(min_validity);
@@ -132,7 +127,6 @@ impl Mutex {
 
     /// Each task takes its own place in the store's queue: first come, first served across clients to the letter,
     /// at the price of a request per hand-over between tasks of one client.
-    #[must_use]
     pub fn strict_order(self) -> Self {
         self.set(|settings| {
             settings.strict_order = true;
@@ -145,7 +139,9 @@ impl Mutex {
     /// It is not re-entrant: a task that locks a name it holds already waits for itself.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over; [`Error::Unreachable`] when the store does not answer.
+    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over; [`Error::Unreachable`] when the store does not answer;
+    /// [`Error::Late`] for a grant that came too [late](Mutex::min_validity); [`Error::Refused`] when the store says so;
+    /// [`Error::Invalid`] for a bad name or option; [`Error::Closed`] on a closed client.
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
@@ -163,7 +159,11 @@ impl Mutex {
         }
     }
 
-    /// Takes the lock if it is free; `None` where it is not.
+    /// Takes the lock if it is free; `None` where it is not. A store that does not say so within 5 s is
+    /// [`Error::Unreachable`].
+    ///
+    /// # Errors
+    /// As [`lock`](Mutex::lock), without [`Error::Busy`].
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).

@@ -9,7 +9,7 @@ use crate::attempt::Attempt;
 use crate::claim::{Acquired, Busy, Claim, Share, Ticket, Wait};
 use crate::clock::Sleep;
 use crate::error::Result;
-use crate::locks::Client;
+use crate::locks::{ANSWER_MAX, Client};
 use crate::sync::Arc;
 use crate::tenancy::Held;
 use crate::token::Token;
@@ -55,9 +55,11 @@ enum Stage {
 impl<'a> Visit<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, key: &'a Key, wait: Wait) -> Self {
         let deadline = match wait {
-            Wait::Until(deadline) => Some(client.clock().sleep_until(deadline)),
-            Wait::Never | Wait::Forever => None,
+            Wait::Never => Some(client.clock().now().plus(ANSWER_MAX)),
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Forever => None,
         };
+        let deadline = deadline.map(|deadline| client.clock().sleep_until(deadline));
         Visit { client, key, me: 0, wait, request: None, deadline, stage: Stage::Outside }
     }
 

@@ -9,7 +9,8 @@ pub mod memory;
 use std::fmt;
 use std::time::Duration;
 
-use async_trait::async_trait;
+/// What an `impl Store` is marked with.
+pub use async_trait::async_trait;
 
 use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
@@ -30,7 +31,8 @@ use crate::ttl::Ttl;
 /// **Time.** A `valid_until` is counted on [`clock`](Store::clock) from before the request that proves it was
 /// sent, plus [`Ttl::validity`]. Neither renewal nor a repeated acquire ever shortens a claim.
 ///
-/// **Bounded.** Each call ends within the store's own operation time-out (an acquire: beyond its wait).
+/// **Bounded.** Each call ends within the store's own operation time-out (an acquire: beyond its wait): a few seconds at
+/// most, and well below the TTLs in use.
 ///
 /// **Errors.** [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) says whether the request may
 /// have been executed. Every other error is definite: nothing changed.
@@ -86,13 +88,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn clock(&self) -> &Clock;
 }
 
-/// What a store can do. What it cannot, it says here, and answers `Unsupported` when asked.
+/// What a store can do. What it cannot, it leaves off here, and the client refuses it before it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The store's name, as in its URL.
     pub store: &'static str,
-    /// Grants carry fences that only rise.
+    /// Grants carry fences that only rise. (Without, each grant has fence 1, which means nothing.)
     pub fenced: bool,
     /// A claim may ask for several fences at once.
     pub fence_blocks: bool,

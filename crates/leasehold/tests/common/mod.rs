@@ -85,7 +85,7 @@ pub(crate) async fn within<T>(
 }
 
 pub(crate) fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {
-    Locks::over(store.clone(), Options::default().owner(owner).unwrap()).unwrap()
+    Options::default().owner(owner).over(store.clone()).unwrap()
 }
 
 /// Two clients over one memory store, on tokio's (paused) clock.

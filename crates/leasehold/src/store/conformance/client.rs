@@ -24,10 +24,7 @@ cases! {
 }
 
 fn client(hand: &Hand) -> Locks {
-    ok(Locks::over(
-        hand.store.clone(),
-        ok(ok(Options::default().ttl(hand.ttl.as_duration())).owner("client")),
-    ))
+    ok(Options::default().ttl(hand.ttl.as_duration()).owner("client").over(hand.store.clone()))
 }
 
 async fn lock(hand: &Hand, locks: &Locks, short: &str) -> Lease {
@@ -73,13 +70,13 @@ async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>
     let (a, b) = (t.hand().await, t.hand().await);
     let heard: Arc<Mutex<Vec<(Names, Loss)>>> = Arc::default();
     let notes = heard.clone();
-    let options = ok(Options::default().ttl(a.ttl.as_duration())).on_event(move |event| {
+    let options = Options::default().ttl(a.ttl.as_duration()).on_event(move |event| {
         if let Event::Lost { names, reason, .. } = event {
             notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((names, reason));
         }
         async {}
     });
-    let locks = ok(Locks::over(a.store.clone(), options));
+    let locks = ok(options.over(a.store.clone()));
     let lease = lock(&a, &locks, "x").await;
     let by = b.after(t.subject.ttl());
     b.evict("x").await;

@@ -18,7 +18,9 @@
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! # tokio::time::pause();
+//! // In real time the suite takes some tens of TTLs (see `Subject::ttl`); on a store with tokio's clock, time can be
+//! // paused (tokio's feature `test-util`), and it takes none.
+//! tokio::time::pause();
 //! let report = conformance::check(&OnMemory(Arc::new(Memory::new(Clock::tokio())))).await;
 //! assert!(report.skipped.is_empty());
 //! # }
