@@ -60,36 +60,44 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request, patience: P
         Patience::For(duration) => Wait::Until(start.plus(duration)),
         Patience::Forever => Wait::Forever,
     };
-    let met = match &request.room {
-        Some(key) => match Visit::new(client, key, wait).await? {
-            Met::Occupied => match client.hall.held_here(key) {
-                Some(busy) => Met::Busy(busy),
-                // Others of this client are asking; whether that means busy, only the store knows.
-                None => Box::pin(ask_directly(client, request, wait)).await?,
+    loop {
+        let met = match &request.room {
+            Some(key) => match Visit::new(client, key, wait).await? {
+                Met::Occupied => match client.hall.held_here(key) {
+                    Some(busy) => Met::Busy(busy),
+                    // Others of this client are asking; whether that means busy, only the store knows.
+                    None => Box::pin(ask_directly(client, request, wait)).await?,
+                },
+                met => met,
             },
-            met => met,
-        },
-        None => Box::pin(ask_directly(client, request, wait)).await?,
-    };
-    let (baton, passed) = match met {
-        Met::Granted(baton) => (baton, false),
-        Met::Passed(baton) => (baton, true),
-        Met::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
-        Met::TimedOut | Met::Occupied => {
-            let busy = Box::pin(who_is_in_the_way(client, request)).await?;
-            return Ok(no(client, request, busy, start, wait));
+            None => Box::pin(ask_directly(client, request, wait)).await?,
+        };
+        let (baton, passed) = match met {
+            Met::Granted(baton) => (baton, false),
+            Met::Passed(baton) => (baton, true),
+            Met::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
+            Met::TimedOut | Met::Occupied => {
+                let busy = Box::pin(who_is_in_the_way(client, request)).await?;
+                return Ok(no(client, request, busy, start, wait));
+            }
+        };
+        let mut now = client.clock().now();
+        let tenancy = baton.held.tenancy();
+        // One that is capped by its `max_hold` has as much as its caller wants.
+        let is_short = tenancy.remaining(now) < request.min_validity && !tenancy.is_capped();
+        if is_short || tenancy.loss_at(now).is_some() {
+            if let Err(error) = Box::pin(ensure_validity(&baton, request.min_validity)).await {
+                // What was passed on and turned out to be lost was another's; this one's turn is still to come.
+                match tenancy.end() {
+                    Some(loss) if passed && loss != Loss::Closed => continue,
+                    _ => return Err(error),
+                }
+            }
+            now = client.clock().now();
         }
-    };
-    let mut now = client.clock().now();
-    let tenancy = baton.held.tenancy();
-    // One that is capped by its `max_hold` has as much as its caller wants.
-    if tenancy.loss_at(now).is_some() || tenancy.remaining(now) < request.min_validity && !tenancy.is_capped()
-    {
-        Box::pin(ensure_validity(&baton, request.min_validity)).await?;
-        now = client.clock().now();
+        client.events.acquired(&request.names, baton.fence, now.since(start), passed);
+        return Ok(Outcome::Lease(Lease::new(baton, now)));
     }
-    client.events.acquired(&request.names, baton.fence, now.since(start), passed);
-    Ok(Outcome::Lease(Lease::new(baton, now)))
 }
 
 fn no(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome {

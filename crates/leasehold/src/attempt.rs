@@ -8,7 +8,7 @@ use tokio::sync::futures::OwnedNotified;
 use crate::claim::{Acquired, Claim, Ticket};
 use crate::error::{Error, Result};
 use crate::janitor::{Errand, Janitor};
-use crate::locks::{Client, Closing};
+use crate::locks::{Client, Closing, Pending};
 use crate::sync::Arc;
 
 /// Invariants:
@@ -19,8 +19,8 @@ pub(crate) struct Attempt {
     call: Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>,
     janitor: Janitor,
     closing: Arc<Closing>,
-    /// Listens for the client to be closed, once there is something to wait for.
-    closed: Option<Pin<Box<OwnedNotified>>>,
+    /// Listens for the client to be closed, and is known to whoever closes it, once there is something to wait for.
+    waiting: Option<(Pin<Box<OwnedNotified>>, Pending)>,
     stage: Stage,
 }
 
@@ -39,16 +39,19 @@ impl Attempt {
         // Owns what it needs, so that it can change hands at the meeting.
         let call = Box::pin(async move { store.acquire(&asked).await });
         let (janitor, closing) = (client.janitor.clone(), client.closing.clone());
-        Attempt { claim, call, janitor, closing, closed: None, stage: Stage::Unsent }
+        Attempt { claim, call, janitor, closing, waiting: None, stage: Stage::Unsent }
     }
 
     pub(crate) fn ticket(&self) -> &Ticket {
         &self.claim.ticket
     }
 
+    fn errand(&self) -> Errand {
+        Errand { ticket: self.claim.ticket.clone(), ttl: self.claim.ttl, late: true }
+    }
+
     fn withdraw(&self) {
-        let Claim { ticket, ttl, .. } = &*self.claim;
-        self.janitor.withdraw(Errand { ticket: ticket.clone(), ttl: *ttl, late: true });
+        self.janitor.withdraw(self.errand());
     }
 }
 
@@ -75,10 +78,13 @@ impl Future for Attempt {
 
 impl Attempt {
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> bool {
-        let closing = &self.closing;
-        let closed = self.closed.get_or_insert_with(|| Box::pin(closing.rung.clone().notified_owned()));
+        if self.waiting.is_none() {
+            let rung = Box::pin(self.closing.rung.clone().notified_owned());
+            self.waiting = Some((rung, self.closing.pending(self.errand())));
+        }
         // Listens first and looks then, or a closing in between would go unheard.
-        closed.as_mut().poll(cx).is_ready() || closing.is_closed()
+        let rung = self.waiting.as_mut().is_some_and(|(rung, _)| rung.as_mut().poll(cx).is_ready());
+        rung || self.closing.is_closed()
     }
 }
 

@@ -218,12 +218,14 @@ impl Future for Sleep {
             #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
             Inner::Timer { clock, deadline, id } => {
                 let Some(timers) = clock.timers() else { return Poll::Ready(()) };
+                // Dropped after the lock: a waker may be the last to know its task.
+                let _old;
                 let mut timers = lock(timers);
                 if clock.now() >= *deadline {
                     return Poll::Ready(());
                 }
                 let first = timers.next();
-                timers.set(*deadline, id, cx.waker());
+                _old = timers.set(*deadline, id, cx.waker());
                 if timers.next() != first {
                     clock.set_alarm(Some(*deadline));
                 }
@@ -240,7 +242,8 @@ impl Drop for Sleep {
             && let Some(timers) = clock.timers()
         {
             // The alarm stays as it is: one idle wake-up is cheaper than a system call per sleep.
-            lock(timers).forget(*deadline, *id);
+            let forgotten = lock(timers).forget(*deadline, *id);
+            drop(forgotten);
         }
     }
 }
@@ -259,16 +262,16 @@ struct Timers {
 }
 
 impl Timers {
-    fn set(&mut self, deadline: Deadline, id: &mut Option<u64>, waker: &Waker) {
+    fn set(&mut self, deadline: Deadline, id: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
         let id = *id.get_or_insert_with(|| {
             self.ids += 1;
             self.ids
         });
-        self.wakers.insert((deadline, id), waker.clone());
+        self.wakers.insert((deadline, id), waker.clone())
     }
 
-    fn forget(&mut self, deadline: Deadline, id: u64) {
-        self.wakers.remove(&(deadline, id));
+    fn forget(&mut self, deadline: Deadline, id: u64) -> Option<Waker> {
+        self.wakers.remove(&(deadline, id))
     }
 
     fn next(&self) -> Option<Deadline> {

@@ -47,6 +47,8 @@ enum Job {
 
 /// How many releases are under way at once.
 const AT_ONCE_MAX: usize = 64;
+/// How long a release counts among those.
+const SLOT_FOR: Duration = Duration::from_millis(250);
 /// How long one release may take before it is sent again.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// The pause after the first failure; it doubles.
@@ -159,13 +161,26 @@ impl Desk<'_> {
     }
 
     async fn release(&self, errand: &Errand) -> Result<Released, String> {
-        let _slot = self.at_once.acquire().await;
+        let slot = self.at_once.acquire().await;
         let clock = self.store.clock();
-        let enough = clock.now().plus(errand.ttl.third().min(PATIENCE_MAX));
-        tokio::select! {
+        let (slow_from, enough) =
+            (clock.now().plus(SLOT_FOR), clock.now().plus(errand.ttl.third().min(PATIENCE_MAX)));
+        let mut call = self.store.release(&errand.ticket);
+        let answer = tokio::select! {
             biased;
-            answer = self.store.release(&errand.ticket) => answer.map_err(|error| error.to_string()),
-            () = clock.sleep_until(enough) => Err("no answer".to_owned()),
-        }
+            answer = &mut call => Some(answer),
+            () = clock.sleep_until(slow_from) => None,
+        };
+        // One that is slow must not keep the others waiting.
+        drop(slot);
+        let answer = match answer {
+            Some(answer) => answer,
+            None => tokio::select! {
+                biased;
+                answer = call => answer,
+                () = clock.sleep_until(enough) => return Err("no answer".to_owned()),
+            },
+        };
+        answer.map_err(|error| error.to_string())
     }
 }

@@ -59,6 +59,8 @@ const BATCH_MAX: usize = 256;
 const BATCHES_MAX: u64 = 2;
 /// How long an answer may take before the batch counts as slow.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
+/// For how many times that a slow batch is still listened to.
+const SLOW_FOR: u32 = 12;
 
 impl Keeper {
     /// Starts the keeper's task. It ends when the keeper is closed.
@@ -81,7 +83,7 @@ impl Keeper {
 
     /// Takes a tenancy into the book, or moves it there when its deadline has moved.
     pub(crate) fn keep(&self, tenancy: &Arc<Tenancy>) {
-        self.desk.put(tenancy, next_attention(tenancy));
+        self.desk.put(tenancy, next_attention(tenancy, self.desk.clock.now()));
     }
 
     /// Takes a tenancy out of the book. Its end is set already.
@@ -256,7 +258,7 @@ async fn work(store: Arc<dyn Store>, farewell: Farewell) {
             }
             // From here until the answer, what it waits for in the book is its own deadline.
             desk.put(&tenancy, tenancy.valid_until());
-            if tenancy.renews && !tenancy.is_capped() {
+            if tenancy.renews {
                 let class = tenancy.ttl().as_ms().ilog2();
                 classes.entry(class).or_default().to_renew.push_back(tenancy);
             }
@@ -318,7 +320,8 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>, slot: S
     let Some(shortest) = batch.iter().map(|tenancy| tenancy.ttl()).min() else { return };
     let due: Vec<(Ticket, Ttl)> = batch.iter().map(|tenancy| tenancy.to_renew()).collect();
     // A sixth of the TTL leaves room to try again several times before the deadline.
-    let slow_from = desk.clock.now().plus((shortest.as_duration() / 6).min(PATIENCE_MAX));
+    let patience = (shortest.as_duration() / 6).min(PATIENCE_MAX);
+    let slow_from = desk.clock.now().plus(patience);
     let mut call = store.renew(&due);
     let answers = tokio::select! {
         biased;
@@ -336,15 +339,29 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>, slot: S
         settle(desk, tenancy, Err(tenancy.client.no_answer()));
     }
     drop(slot);
-    let too_late_from = batch.iter().map(|tenancy| tenancy.valid_until()).max().unwrap_or(Deadline::FAR);
-    tokio::select! {
-        biased;
-        answers = call => for (tenancy, answer) in batch.iter().zip(answers) {
-            if answer.is_ok() {
-                settle(desk, tenancy, answer);
+    // A slow store is not a dead one: the answer counts as long as it comes before some deadline. But not for ever, or
+    // calls that hang would pile up.
+    let give_up = slow_from.plus(patience * SLOW_FOR);
+    loop {
+        let deadlines =
+            batch.iter().filter(|tenancy| tenancy.end().is_none()).map(|tenancy| tenancy.valid_until());
+        let Some(last) = deadlines.max().map(|last| last.min(give_up)) else { return };
+        if desk.clock.now() >= last {
+            return;
+        }
+        tokio::select! {
+            biased;
+            answers = &mut call => {
+                for (tenancy, answer) in batch.iter().zip(answers) {
+                    if answer.is_ok() {
+                        settle(desk, tenancy, answer);
+                    }
+                }
+                return;
             }
-        },
-        () = desk.clock.sleep_until(too_late_from) => {}
+            // Meanwhile another answer may have moved the deadlines on.
+            () = desk.clock.sleep_until(last) => {}
+        }
     }
 }
 
@@ -356,7 +373,9 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
     match answer {
         Ok(answer) => {
             tenancy.renewed(answer);
-            desk.put(tenancy, next_attention(tenancy));
+            // Not at once, however late the answer came: the next one may be on its way already.
+            let now = desk.clock.now();
+            desk.put(tenancy, next_attention(tenancy, now).max(try_again_at(tenancy, now)));
         }
         Err(error) => {
             tenancy.client.events.emit(Event::RenewalFailed {
@@ -371,15 +390,18 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
     }
 }
 
-/// A third of the TTL (± 10 %) after the request that the present deadline counts from; or the deadline, where
-/// nothing is renewed.
-fn next_attention(tenancy: &Tenancy) -> Deadline {
+/// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
+/// the deadline, where nothing is renewed.
+fn next_attention(tenancy: &Tenancy, now: Deadline) -> Deadline {
     let deadline = tenancy.valid_until();
-    if !tenancy.renews || tenancy.is_capped() {
+    if !tenancy.renews {
         return deadline;
     }
     let ttl = tenancy.ttl();
-    deadline.minus(ttl.validity()).plus(jittered(ttl.third(), tenancy)).min(deadline)
+    let third = jittered(ttl.third(), tenancy);
+    // A deadline capped by `max_hold` counts from nothing; it is renewed all the same, to hear of an eviction.
+    let sent = if tenancy.is_capped() { now } else { deadline.minus(ttl.validity()) };
+    sent.plus(third).min(now.plus(third)).min(deadline)
 }
 
 /// Soon, and in any case before the deadline.

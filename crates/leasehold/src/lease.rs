@@ -167,11 +167,10 @@ impl Lease {
             return Err(Error::Lost { names: self.names().clone(), reason });
         }
         let Some(held) = self.pass_on(now) else { return Ok(()) };
+        let mut report = Report { proof: &self.proof, now, is_due: true };
         // Boxed: most leases under contention are passed on, and do not need it.
-        let end = Box::pin(held.release()).await;
-        if !matches!(end, Err(Error::Lost { .. })) {
-            self.report_released(now);
-        }
+        let end = Box::pin(held.release(self.proof.fence)).await;
+        report.is_due = !matches!(end, Err(Error::Lost { .. }));
         end
     }
 
@@ -260,8 +259,23 @@ impl Lease {
     }
 
     fn report_released(&self, now: Deadline) {
-        let Proof { tenancy, fence, since } = &self.proof;
-        tenancy.client.events.released(tenancy.names(), *fence, now.since(*since));
+        drop(Report { proof: &self.proof, now, is_due: true });
+    }
+}
+
+/// The event of a release, sent where it is dropped: also by a caller who does not wait for the answer.
+struct Report<'a> {
+    proof: &'a Proof,
+    now: Deadline,
+    is_due: bool,
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        let Proof { tenancy, fence, since } = self.proof;
+        if self.is_due {
+            tenancy.client.events.released(tenancy.names(), *fence, self.now.since(*since));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `Locks`: the handle everything starts from. A client is one connection to a store, with its keeper, its
 //! janitor and its meeting.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use crate::clock::Clock;
 use crate::connect::Options;
 use crate::error::{Error, Result};
 use crate::event::Events;
-use crate::janitor::Janitor;
+use crate::janitor::{Errand, Janitor};
 use crate::keeper::Keeper;
-use crate::kinds::mutex::Mutex;
+use crate::kinds::mutex;
 use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
 use crate::store::{Capabilities, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, require_runtime};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock, require_runtime};
 
 /// A client of a store: what [`connect`](crate::connect) gives.
 ///
@@ -39,11 +40,24 @@ pub(crate) struct Client {
     ids: AtomicU64,
 }
 
-/// Whether the client is closed, for those who wait.
+/// Whether the client is closed, for those who wait; and what is under way, for whoever closes it.
 #[derive(Default)]
 pub(crate) struct Closing {
     closed: AtomicBool,
     pub(crate) rung: std::sync::Arc<Notify>,
+    pending: Mutex<(u64, HashMap<u64, Errand>)>,
+}
+
+/// A request that has been sent and not answered.
+pub(crate) struct Pending {
+    closing: Arc<Closing>,
+    number: u64,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        lock(&self.closing.pending).1.remove(&self.number);
+    }
 }
 
 impl Closing {
@@ -51,9 +65,20 @@ impl Closing {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn close(&self) {
+    /// Notes a request that is not answered at once, so that closing can withdraw it, whoever polls it or does not.
+    pub(crate) fn pending(self: &Arc<Self>, errand: Errand) -> Pending {
+        let mut pending = lock(&self.pending);
+        pending.0 += 1;
+        let number = pending.0;
+        pending.1.insert(number, errand);
+        Pending { closing: self.clone(), number }
+    }
+
+    fn close(&self, janitor: &Janitor) {
         self.closed.store(true, Ordering::Release);
         self.rung.notify_waiters();
+        let pending = std::mem::take(&mut lock(&self.pending).1);
+        pending.into_values().for_each(|errand| janitor.withdraw(errand));
     }
 }
 
@@ -84,8 +109,8 @@ impl Locks {
     /// A lock that one holder at a time has.
     ///
     /// A name that is not valid is reported when the lock is asked for.
-    pub fn mutex(&self, name: impl IntoName) -> Mutex {
-        Mutex::new(self.client.clone(), name.into_name())
+    pub fn mutex(&self, name: impl IntoName) -> mutex::Mutex {
+        mutex::Mutex::new(self.client.clone(), name.into_name())
     }
 
     /// Who holds a name, which clients wait, and for how long; `None` where nobody does. (Tasks that wait for their own
@@ -134,7 +159,7 @@ impl Locks {
 
     /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or
     /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); whoever
-    /// waits for one, or asks for one from now on, is told [`Error::Closed`]. A hook gets a second to hear the last events.
+    /// waits for one, or asks for one from now on, is told [`Error::Closed`], and what it had asked for is withdrawn. A hook gets a second to hear the last events.
     ///
     /// Call it before a process ends: what is only dropped may not get out any more.
     ///
@@ -142,7 +167,7 @@ impl Locks {
     /// The client is closed at once; dropping the future only stops the waiting.
     pub async fn close(&self) {
         let Client { closing, hall, keeper, events, .. } = &*self.client;
-        closing.close();
+        closing.close(&self.client.janitor);
         hall.close();
         keeper.close();
         keeper.ended().await;

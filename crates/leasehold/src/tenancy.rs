@@ -27,7 +27,7 @@ const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Invariants:
 /// - `end` is set once, and then for ever; whoever sets it has what follows from it to do;
-/// - `valid_until` never moves back, never beyond `hold_end`, and not at all after the end;
+/// - `valid_until` never moves back, and never beyond `hold_end`;
 /// - nothing is valid at or past `valid_until`, whether or not anybody has noticed.
 pub(crate) struct Tenancy {
     pub(crate) id: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Tenancy {
 }
 
 /// How a tenancy is to be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
     pub(crate) renews: bool,
@@ -314,14 +314,14 @@ impl Held {
     }
 
     /// Gives the claim back to the store.
-    pub(crate) async fn release(self) -> Result<()> {
+    pub(crate) async fn release(self, fence: Fence) -> Result<()> {
         let tenancy = self.tenancy.clone();
         if !tenancy.finish(Loss::Released) {
             let reason = tenancy.end().unwrap_or(Loss::Expired);
             return Err(tenancy.lost(reason));
         }
         tenancy.client.keeper.forget(&tenancy);
-        let unsettled = Unsettled { tenancy: &tenancy, vacated: false, answered: false };
+        let unsettled = Unsettled { tenancy: &tenancy, fence, vacated: false, answered: false };
         unsettled.release().await
     }
 }
@@ -335,6 +335,7 @@ impl Drop for Held {
 /// A release on its way: wherever it is dropped, the janitor finishes it and the seat is free.
 struct Unsettled<'a> {
     tenancy: &'a Tenancy,
+    fence: Fence,
     vacated: bool,
     answered: bool,
 }
@@ -349,6 +350,7 @@ impl Unsettled<'_> {
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
+                let _pending = tenancy.client.closing.pending(tenancy.errand(false));
                 let enough = tenancy.clock().now().plus(tenancy.ttl().third().min(PATIENCE_MAX));
                 tokio::select! {
                     biased;
@@ -370,7 +372,7 @@ impl Unsettled<'_> {
                     let why = "it was answered after the deadline".to_owned();
                     return Err(Error::Unknown { names: tenancy.names().clone(), what: "release", why });
                 }
-                let (names, fence, reason) = (tenancy.names().clone(), tenancy.fence, Loss::Deleted);
+                let (names, fence, reason) = (tenancy.names().clone(), self.fence, Loss::Deleted);
                 let held = now.since(tenancy.granted_at);
                 tenancy.client.events.emit(Event::Lost { names, fence, reason, held });
                 Err(tenancy.lost(Loss::Deleted))

@@ -89,3 +89,21 @@ async fn an_errand_lasts_as_long_as_the_longest_ttl_the_store_may_have_given() {
     locks.settled().await;
     assert!(locks.inspect("x").await.unwrap().is_none(), "given up with most of an hour left in the store");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_hangs_is_not_in_the_way_of_others() {
+    let bad = |call: &str, name: &str| match call {
+        "release" if name.starts_with("bad") => Mood::Hangs,
+        _ => Mood::Well,
+    };
+    let store = Moody::by(Clock::tokio(), Duration::ZERO, bad);
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let mut held = Vec::new();
+    for i in 0..2_000 {
+        held.push(a.mutex(format!("bad{i}")).ttl(secs(60)).lock().await.unwrap());
+    }
+    held.push(a.mutex("good").ttl(secs(60)).lock().await.unwrap());
+    drop(held);
+    let waited = time_to_get(&b, "good").await;
+    assert!(waited < secs(20), "{waited:?}");
+}

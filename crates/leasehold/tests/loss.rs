@@ -454,3 +454,41 @@ async fn errors_say_what_happened_to_what_and_what_to_do() {
         assert_eq!(said.to_string(), expected);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_late_and_surely_keeps_a_lease() {
+    for late_ms in [60, 300, 450, 550, 600] {
+        let store = Moody::new(Clock::tokio());
+        let locks = client(&store, "a");
+        store.renewal_late_ms.store(late_ms, Ordering::SeqCst);
+        let lease = locks.mutex("x").ttl(secs(1)).lock().await.unwrap();
+        tokio::time::sleep(secs(120)).await;
+        assert!(lease.is_valid(), "answers {late_ms} ms late: {:?}", lease.loss());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_hang_do_not_pile_up() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let _lease = locks.mutex("x").ttl(secs(24 * 3_600)).lock().await.unwrap();
+    store.hang();
+    tokio::time::sleep(secs(20 * 3_600)).await;
+    let (most, now) = (store.under_way_max.load(Ordering::SeqCst), store.under_way.load(Ordering::SeqCst));
+    assert!(most <= 16, "{most} at a time, {now} now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_is_heard_of_after_a_shorter_extension_and_under_a_hold_limit() {
+    let (a, b) = two_clients();
+    let extended = a.mutex("x").ttl(secs(3_600)).lock().await.unwrap();
+    extended.extend(secs(10)).await.unwrap();
+    let capped = a.mutex("y").ttl(secs(60)).max_hold(secs(50)).lock().await.unwrap();
+    b.evict("x").await.unwrap();
+    b.evict("y").await.unwrap();
+    let start = tokio::time::Instant::now();
+    assert_eq!(extended.lost().await, Loss::Deleted);
+    assert!(start.elapsed() <= secs(4), "{:?}", start.elapsed());
+    assert_eq!(capped.lost().await, Loss::Deleted);
+    assert!(start.elapsed() <= secs(22), "{:?}", start.elapsed());
+}

@@ -356,3 +356,66 @@ async fn one_who_lost_the_seat_and_is_granted_the_lease_late_passes_nothing_on()
     fourth.await.unwrap().unwrap().release().await.unwrap();
     assert!(a.inspect("x").await.unwrap().is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn closing_withdraws_what_was_asked_for_also_where_nobody_polls_it() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let held = b.mutex("x").lock().await.unwrap();
+    let mut idle = Box::pin(a.mutex("x").lock());
+    let polled = std::future::poll_fn(|cx| Poll::Ready(idle.as_mut().poll(cx))).await;
+    assert!(polled.is_pending());
+    // Granted by the store, and not polled since.
+    held.release().await.unwrap();
+    a.close().await;
+    assert!(b.inspect("x").await.unwrap().is_none(), "closed, and something is still held");
+    assert!(matches!(idle.await, Err(Error::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_asked_once_for_all_who_wait() {
+    let slow = |call: &str, _: &str| if call == "acquire" { Mood::Slow(10_000) } else { Mood::Well };
+    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let locks = client(&store, "a");
+    let waiting: Vec<_> = (0..8).map(|_| tokio::spawn(locks.mutex("x").ttl(secs(1)).lock())).collect();
+    tokio::time::sleep(ms(9_900)).await;
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 1, "one place, one request");
+    waiting.iter().for_each(|task| task.abort());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_for_one_does_not_panic_for_the_next() {
+    let panics = |call: &str, name: &str| match (call, name) {
+        ("acquire", "x") => Mood::PanicsLate,
+        _ => Mood::Well,
+    };
+    let store = Moody::by(Clock::tokio(), ms(0), panics);
+    let locks = client(&store, "a");
+    let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(locks.mutex("x").lock())).collect();
+    for (i, task) in waiting.into_iter().enumerate() {
+        let end = tokio::time::timeout(secs(60), task).await.expect("an end");
+        // Each asks for itself, and each call panics once, "on purpose"; none goes on with what another left.
+        let panic = end.expect_err("this store always panics").into_panic();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"), "task {i}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_passed_on_and_evicted_meanwhile_does_not_end_the_wait_of_its_taker() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let mutex = locks.mutex("x").min_validity(secs(25));
+    let held = mutex.lock().await.unwrap();
+    let first = tokio::spawn(mutex.lock());
+    tokio::time::sleep(ms(1)).await;
+    let mut second = Box::pin(mutex.lock());
+    let polled = std::future::poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx))).await;
+    assert!(polled.is_pending());
+    held.release().await.unwrap();
+    first.await.unwrap().unwrap().release().await.unwrap();
+    // Passed to the second, which picks it up late; by then an operator has taken it.
+    locks.evict("x").await.unwrap();
+    tokio::time::sleep(secs(8)).await;
+    let lease = second.await.unwrap();
+    assert!(lease.is_valid());
+}

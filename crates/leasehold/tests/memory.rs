@@ -74,3 +74,14 @@ async fn thousands_of_readers_and_of_barging_waiters_are_no_burden() {
     let status = store.inspect(&Name::new("y").unwrap()).await.unwrap().unwrap();
     assert_eq!((status.holders.len(), status.waiters.len()), (100, 3_900));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_name_nobody_uses_any_more_is_not_kept() {
+    let store = Arc::new(Memory::new(Clock::tokio()));
+    store.acquire(&claim(&["a"], Share::Exclusive, secs(30), Wait::Never)).await.unwrap();
+    dies_in_line(&store, &claim(&["a", "z"], Share::Exclusive, secs(1), Wait::Forever)).await;
+    // Somebody comes to one of its names when it has long been gone.
+    tokio::time::sleep(secs(5)).await;
+    store.acquire(&claim(&["a"], Share::Exclusive, secs(1), Wait::Never)).await.unwrap();
+    assert!(store.inspect(&Name::new("z").unwrap()).await.unwrap().is_none());
+}

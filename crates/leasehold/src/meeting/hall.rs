@@ -52,9 +52,15 @@ struct Room {
 
 enum Seat {
     /// A guest polls the room's request; or is about to, and `left` is the one to go on with.
-    Asking { guest: u64, seen: Deadline, left: Option<Attempt> },
+    Asking { guest: u64, seen: Seen, left: Option<Attempt> },
     /// A task of this client holds the lease; or it is on its way to a guest who has not picked it up yet.
     Taken { tenancy: Arc<Tenancy>, on_its_way: Option<(u64, Baton)> },
+}
+
+/// When a guest in the seat was last polled, and how to have it polled again.
+struct Seen {
+    at: Deadline,
+    waker: Option<Waker>,
 }
 
 /// What is passed: the claim, and the fences that are left of its block.
@@ -89,7 +95,7 @@ impl Hall {
 
     /// The key to the room for this name on these terms.
     pub(crate) fn key(&self, name: Name, owner: Owner, terms: Terms) -> Key {
-        Key { hash: self.hasher.hash_one(&name), name, owner, terms }
+        Key { hash: self.hasher.hash_one((&name, &owner, terms)), name, owner, terms }
     }
 
     /// Where a task of this client holds the name now: who, and for how long.
@@ -124,7 +130,8 @@ impl Hall {
             }
             Some(_) => Turn::Occupied,
             None => {
-                let seat = Seat::Asking { guest: *me, seen: self.clock.now(), left: None };
+                let seen = Seen { at: self.clock.now(), waker: None };
+                let seat = Seat::Asking { guest: *me, seen, left: None };
                 rooms.insert(key.clone(), Room { seat, line: Line::default(), watched: false });
                 Turn::Ask { left: None, in_line: 0 }
             }
@@ -132,11 +139,12 @@ impl Hall {
     }
 
     pub(super) fn look(&self, key: &Key, me: u64, waker: &Waker) -> Turn {
+        let mut _old = None;
         let mut floor = lock(&self.floor);
         if let Some(room) = floor.rooms.get_mut(key) {
             match &mut room.seat {
                 Seat::Asking { guest, seen, left } if *guest == me => {
-                    *seen = self.clock.now();
+                    seen.at = self.clock.now();
                     return Turn::Ask { left: left.take(), in_line: room.line.len() };
                 }
                 Seat::Taken { on_its_way, .. } => {
@@ -147,7 +155,9 @@ impl Hall {
                 Seat::Asking { .. } => {}
             }
             if let Some(place) = room.line.get_mut(me) {
-                place.clone_from(waker);
+                if !place.will_wake(waker) {
+                    _old = Some(std::mem::replace(place, waker.clone()));
+                }
                 return Turn::NotYet { watch: false };
             }
         }
@@ -155,12 +165,15 @@ impl Hall {
     }
 
     /// The guest in the seat shows that it still polls its request.
-    pub(super) fn show(&self, key: &Key, me: u64) {
+    pub(super) fn show(&self, key: &Key, me: u64, waker: &Waker) {
+        // Dropped after the lock, here and below: a waker may be the last to know its task.
+        let mut _old = None;
         let mut floor = lock(&self.floor);
         if let Some(Room { seat: Seat::Asking { guest, seen, .. }, .. }) = floor.rooms.get_mut(key)
             && *guest == me
         {
-            *seen = self.clock.now();
+            _old = seen.waker.replace(waker.clone());
+            seen.at = self.clock.now();
         }
     }
 
@@ -304,17 +317,18 @@ impl Hall {
             }
             return None;
         };
-        let asking_since = match room.seat {
-            Seat::Asking { seen, .. } => seen,
-            Seat::Taken { .. } => now,
-        };
-        if now < asking_since.plus(ttl) {
-            return Some(asking_since.plus(ttl));
+        let Seat::Asking { seen, left, .. } = &mut room.seat else { return Some(now.plus(ttl)) };
+        if now < seen.at.plus(ttl) {
+            return Some(seen.at.plus(ttl));
         }
-        let left = match &mut room.seat {
-            Seat::Asking { left, .. } => left.take(),
-            Seat::Taken { .. } => None,
-        };
+        // It may be polled and only not woken, by a store that is slow: it is woken first, and loses the seat if that
+        // does not help.
+        if let Some(waker) = seen.waker.take() {
+            drop(floor);
+            waker.wake();
+            return Some(now.plus(ttl / 3));
+        }
+        let left = left.take();
         let (waker, unwanted) = floor.next_asks(key, left, now);
         drop(floor);
         drop(unwanted);
@@ -340,7 +354,8 @@ impl Floor {
     ) -> (Option<Waker>, Option<Attempt>) {
         match self.rooms.get_mut(key).and_then(|room| room.line.pop_first()) {
             Some((guest, waker)) => {
-                self.seat(key, Seat::Asking { guest, seen: now, left: request });
+                let seen = Seen { at: now, waker: None };
+                self.seat(key, Seat::Asking { guest, seen, left: request });
                 (Some(waker), None)
             }
             None => {

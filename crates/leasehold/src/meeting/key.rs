@@ -10,7 +10,7 @@ use crate::ttl::Ttl;
 /// A room: only tasks that want the same name, exclusively, on the same terms, can be served by one grant.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
-    /// Of the name; worked out once, since every lock and release looks a room up.
+    /// Of all the rest; worked out once, since every lock and release looks a room up.
     pub(super) hash: u64,
     pub(super) name: Name,
     pub(super) owner: Owner,

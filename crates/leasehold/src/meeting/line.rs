@@ -7,7 +7,7 @@ use std::task::Waker;
 ///
 /// Invariants:
 /// - numbers rise from front to back, so a guest is found by halving;
-/// - one who leaves from the middle leaves a gap, which goes when it comes to the front;
+/// - one who leaves from the middle leaves a gap; there are never many more gaps than guests;
 /// - a line without guests has no gaps, and keeps little memory.
 #[derive(Default)]
 pub(super) struct Line {
@@ -63,6 +63,9 @@ impl Line {
 
     fn gone(&mut self) {
         self.guests -= 1;
+        if self.places.len() > 2 * self.guests + 64 {
+            self.places.retain(|(_, waker)| waker.is_some());
+        }
         // Under contention the line is never empty for long; a small one keeps its room.
         if self.guests == 0 {
             self.places.clear();

@@ -89,10 +89,14 @@ impl<'a> Visit<'a> {
     }
 
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
-        let Some(request) = &mut self.request else { return Poll::Pending };
-        let Poll::Ready(answer) = Pin::new(&mut *request).poll(cx) else { return Poll::Pending };
+        // Taken out while it is polled: one that panics is not for the next to go on with.
+        let Some(mut request) = self.request.take() else { return Poll::Pending };
+        let Poll::Ready(answer) = Pin::new(&mut request).poll(cx) else {
+            self.request = Some(request);
+            self.client.hall.show(self.key, self.me, cx.waker());
+            return Poll::Pending;
+        };
         let ticket = request.ticket().clone();
-        self.request = None;
         let answer = answer.inspect_err(|error| {
             if error.is_outcome_unknown() && self.wait != Wait::Never {
                 self.client.hall.fail(self.key, self.me, error);
@@ -117,7 +121,6 @@ impl<'a> Visit<'a> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Met>> {
         if self.request.is_some() {
-            self.client.hall.show(self.key, self.me);
             return self.poll_request(cx);
         }
         loop {

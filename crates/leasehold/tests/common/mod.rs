@@ -106,6 +106,8 @@ pub(crate) enum Mood {
     SlowlyFails(u64),
     /// There is never an answer.
     Hangs,
+    /// It panics when it is polled a second time.
+    PanicsLate,
 }
 
 /// From the call's name and the lock's.
@@ -127,6 +129,18 @@ pub(crate) struct Moody {
     pub(crate) failing_renewals: AtomicU64,
     pub(crate) acquires: AtomicU64,
     pub(crate) renewals: AtomicU64,
+    /// How many renewals are under way, and the most there ever were.
+    pub(crate) under_way: AtomicU64,
+    pub(crate) under_way_max: AtomicU64,
+}
+
+/// One call under way, until it is answered or dropped.
+struct UnderWay<'a>(&'a Moody);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Moody {
@@ -145,6 +159,8 @@ impl Moody {
             failing_renewals: AtomicU64::new(0),
             acquires: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            under_way_max: AtomicU64::new(0),
         })
     }
 
@@ -163,6 +179,10 @@ impl Moody {
                 return Err(Error::Unreachable { store: "moody", why: "on purpose".into() });
             }
             Mood::Hangs => std::future::pending().await,
+            Mood::PanicsLate => {
+                tokio::task::yield_now().await;
+                panic!("on purpose");
+            }
         }
         Ok(())
     }
@@ -181,6 +201,9 @@ impl Store for Moody {
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
         self.renewals.fetch_add(1, Ordering::SeqCst);
+        let under_way = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.under_way_max.fetch_max(under_way, Ordering::SeqCst);
+        let _under_way = UnderWay(self);
         for (ticket, _) in due {
             if let Err(error) = self.mood("renew", ticket.names.first().as_str()).await {
                 return due.iter().map(|_| Err(error.clone())).collect();

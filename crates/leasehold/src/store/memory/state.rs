@@ -1,198 +1,19 @@
-//! `memory:`, the reference store: every promise in its plainest form.
-//!
-//! One mutex around two tables: who *holds* and who *waits*. A claim is *joined* to the line, then whoever
-//! stands first and fits is *admitted*, whoever called. Other stores do the same on a server.
+//! Who holds and who waits, and every change to it. Nothing here knows of locks, tasks or clocks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use super::{Capabilities, Store};
-use crate::claim::{
-    Acquired, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Released, Renewed, Share, Status,
-    Ticket, Wait, Waiter,
-};
-use crate::clock::{Clock, Deadline};
+use crate::claim::{Busy, Claim, Grant, Holder, Names, Share, Status, Ticket, Waiter};
+use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::Arc;
 use crate::token::Token;
 use crate::ttl::Ttl;
-
-/// A store in this process's memory. Clients over clones of one `Arc<Memory>` exclude each other.
-#[derive(Debug)]
-pub struct Memory {
-    clock: Clock,
-    state: Mutex<State>,
-}
-
-impl Memory {
-    /// An empty store on this clock.
-    pub fn new(clock: Clock) -> Self {
-        Memory { clock, state: Mutex::default() }
-    }
-
-    /// Raises the last fence given, as if that many grants had been made.
-    #[cfg(any(feature = "testing", shuttle))]
-    pub fn preset_last_fence(&self, last: u64) {
-        let mut state = lock(&self.state);
-        state.last_fence = state.last_fence.max(last).min(Fence::MAX);
-    }
-
-    /// The state, with everything that ended by now taken out.
-    fn state(&self) -> (MutexGuard<'_, State>, Deadline) {
-        let mut state = lock(&self.state);
-        // Read under the lock, so that time does not go back between two calls.
-        let now = self.clock.now();
-        state.expire(now);
-        (state, now)
-    }
-}
-
-#[async_trait]
-impl Store for Memory {
-    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let token = &claim.ticket.token;
-        loop {
-            let (bell, look_again) = {
-                let (mut state, now) = self.state();
-                state.join(claim, now);
-                if let Some(grant) = state.rearm(token, claim.ttl, now) {
-                    return Ok(Acquired::Granted(grant));
-                }
-                if let Err(limit) = state.fences_left(claim.fences) {
-                    state.leave(token, now);
-                    return Err(limit);
-                }
-                let over = match claim.wait {
-                    Wait::Never => true,
-                    Wait::Until(deadline) => now >= deadline,
-                    Wait::Forever => false,
-                };
-                if over {
-                    state.leave(token, now);
-                    return Ok(Acquired::Busy(state.busy(&claim.ticket.names, now)));
-                }
-                state.bell(token, claim, now)
-            };
-            let look_again = match claim.wait {
-                Wait::Until(deadline) => look_again.min(deadline),
-                _ => look_again,
-            };
-            tokio::select! {
-                biased;
-                () = bell.notified() => {}
-                () = self.clock.sleep_until(look_again) => {}
-            }
-        }
-    }
-
-    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
-        let (mut state, now) = self.state();
-        due.iter()
-            .map(|(ticket, ttl)| {
-                let fence = state.holdings.get(&ticket.token).map(|holding| holding.fence);
-                if fence.is_none() || ticket.fence.is_some_and(|proven| fence != Some(proven)) {
-                    return Ok(Renewed::Lost(state.why_gone(&ticket.names)));
-                }
-                match state.rearm(&ticket.token, *ttl, now) {
-                    Some(grant) => Ok(Renewed::Until(grant.valid_until)),
-                    None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
-                }
-            })
-            .collect()
-    }
-
-    async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        let (mut state, now) = self.state();
-        match state.let_go(&ticket.token) {
-            Some(holding) => {
-                state.admit(&holding.ticket.names, now);
-                Ok(Released::Released)
-            }
-            None => {
-                state.leave(&ticket.token, now);
-                Ok(Released::NotHeld)
-            }
-        }
-    }
-
-    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        let (mut state, now) = self.state();
-        let Some(holding) = state.holdings.get(&ticket.token) else { return Ok(Converted::NotHeld) };
-        if holding.ticket.share == to {
-            return Ok(Converted::Converted(holding.grant()));
-        }
-        if ticket.fence.is_some_and(|proven| proven != holding.fence) {
-            return Ok(Converted::NotHeld);
-        }
-        let names = holding.ticket.names.clone();
-        if !names.into_iter().all(|name| state.fits(name, to, Some(&ticket.token))) {
-            return Ok(Converted::Refused);
-        }
-        let fence = state.next_fences(1)?;
-        let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
-        let from = std::mem::replace(&mut holding.ticket.share, to);
-        (holding.fence, holding.fences) = (fence, 1);
-        let grant = holding.grant();
-        for name in &names {
-            if let Some(place) = state.names.get_mut(name) {
-                place.held.remove(from);
-                place.held.add(to);
-            }
-        }
-        state.admit(&names, now);
-        Ok(Converted::Converted(grant))
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        let (state, now) = self.state();
-        Ok(state.names.contains_key(name).then(|| state.status(name, now)))
-    }
-
-    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        let (state, now) = self.state();
-        let in_use = state.names.keys().filter(|name| name.as_str().starts_with(prefix));
-        Ok(in_use.take(limit).map(|name| state.status(name, now)).collect())
-    }
-
-    async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let (mut state, now) = self.state();
-        state.next_fences(1)?;
-        let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
-        let mut holders = Vec::new();
-        for token in tokens {
-            // All of a claim or none: a lease over several names cannot go on without one of them.
-            if let Some(holding) = state.let_go(&token) {
-                holders.push(token.owner());
-                state.admit(&holding.ticket.names, now);
-            }
-        }
-        Ok(Evicted { holders })
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fenced: true,
-            fence_blocks: true,
-            fair: true,
-            shared: true,
-            permits: true,
-            several_names: true,
-            conversions: true,
-            pushed: true,
-            ..Capabilities::none("memory")
-        }
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-}
 
 /// Invariants:
 /// - a token holds or waits, never both;
@@ -200,36 +21,37 @@ impl Store for Memory {
 /// - a name with neither holder nor line is not kept;
 /// - `last_fence` is at least every fence ever given.
 #[derive(Debug, Default)]
-struct State {
-    names: BTreeMap<Name, Place>,
-    holdings: HashMap<Token, Holding>,
-    line: BTreeMap<u64, Entry>,
-    arrivals: HashMap<Token, u64>,
-    expiries: BTreeSet<(Deadline, Token)>,
-    last_arrival: u64,
-    last_fence: u64,
+pub(super) struct State {
+    pub(super) names: BTreeMap<Name, Place>,
+    pub(super) holdings: HashMap<Token, Holding>,
+    pub(super) line: BTreeMap<u64, Entry>,
+    pub(super) arrivals: HashMap<Token, u64>,
+    pub(super) expiries: BTreeSet<(Deadline, Token)>,
+    pub(super) last_arrival: u64,
+    pub(super) last_fence: u64,
+    pub(super) to_ring: Vec<Arc<Notify>>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
-    holders: BTreeSet<Token>,
-    held: Held,
+pub(super) struct Place {
+    pub(super) holders: BTreeSet<Token>,
+    pub(super) held: Held,
     /// Arrival numbers, so first come is first here.
-    line: BTreeSet<u64>,
+    pub(super) line: BTreeSet<u64>,
     /// How many in line may pass others; without them the first who does not fit ends the search.
-    barging: usize,
+    pub(super) barging: usize,
 }
 
 /// What the holders of a name have between them.
 #[derive(Debug, Default, Clone, Copy)]
-struct Held {
-    exclusive: usize,
-    shared: usize,
-    permits: u64,
+pub(super) struct Held {
+    pub(super) exclusive: usize,
+    pub(super) shared: usize,
+    pub(super) permits: u64,
 }
 
 impl Held {
-    fn add(&mut self, share: Share) {
+    pub(super) fn add(&mut self, share: Share) {
         match share {
             Share::Exclusive => self.exclusive += 1,
             Share::Shared => self.shared += 1,
@@ -237,7 +59,7 @@ impl Held {
         }
     }
 
-    fn remove(&mut self, share: Share) {
+    pub(super) fn remove(&mut self, share: Share) {
         match share {
             Share::Exclusive => self.exclusive -= 1,
             Share::Shared => self.shared -= 1,
@@ -245,7 +67,7 @@ impl Held {
         }
     }
 
-    fn admits(self, share: Share) -> bool {
+    pub(super) fn admits(self, share: Share) -> bool {
         let Held { exclusive, shared, permits: used } = self;
         match share {
             Share::Exclusive => exclusive == 0 && shared == 0 && used == 0,
@@ -259,28 +81,28 @@ impl Held {
 }
 
 #[derive(Debug)]
-struct Holding {
-    ticket: Ticket,
-    fence: Fence,
-    fences: u16,
-    expires: Deadline,
-    drift: Duration,
+pub(super) struct Holding {
+    pub(super) ticket: Ticket,
+    pub(super) fence: Fence,
+    pub(super) fences: u16,
+    pub(super) expires: Deadline,
+    pub(super) drift: Duration,
 }
 
 #[derive(Debug)]
-struct Entry {
-    ticket: Ticket,
-    ttl: Ttl,
-    fences: u16,
+pub(super) struct Entry {
+    pub(super) ticket: Ticket,
+    pub(super) ttl: Ttl,
+    pub(super) fences: u16,
     /// Past this the waiter counts as gone. It shows itself every third of its TTL.
-    shows_until: Deadline,
-    bell: Arc<Notify>,
+    pub(super) shows_until: Deadline,
+    pub(super) bell: Arc<Notify>,
 }
 
 impl Holding {
     /// The store shares its clients' clock, so it knows the moment of the grant and need not count from the
     /// request.
-    fn grant(&self) -> Grant {
+    pub(super) fn grant(&self) -> Grant {
         Grant { fence: self.fence, fences: self.fences, valid_until: self.expires.minus(self.drift) }
     }
 }
@@ -289,7 +111,7 @@ impl State {
     /// Puts a newcomer at the end of the line; one who waits shows itself; one who holds is left alone. Then it is
     /// admitted if it is its turn. Whatever frees something admits those who waited for it, so nobody else's turn can
     /// have come, except where somebody ahead of it is gone.
-    fn join(&mut self, claim: &Claim, now: Deadline) {
+    pub(super) fn join(&mut self, claim: &Claim, now: Deadline) {
         let Ticket { token, names, share, .. } = &claim.ticket;
         if self.holdings.contains_key(token) {
             return;
@@ -307,7 +129,9 @@ impl State {
             names.into_iter().filter_map(|name| self.absent_before(name, arrival, now)).collect();
         if !absent.is_empty() {
             for gone in absent {
-                self.step_out(gone);
+                if let Some(entry) = self.step_out(gone) {
+                    self.admit(&entry.ticket.names, now);
+                }
             }
             self.admit(names, now);
         } else if self.may_enter(arrival) && self.enter(arrival, now) && *share != Share::Exclusive {
@@ -317,20 +141,20 @@ impl State {
     }
 
     /// Nobody waits, and there is room: most claims never see a line.
-    fn is_free_for(&self, names: &Names, share: Share) -> bool {
+    pub(super) fn is_free_for(&self, names: &Names, share: Share) -> bool {
         names.into_iter().all(|name| match self.names.get(name) {
             Some(place) => place.line.is_empty() && place.held.admits(share),
             None => true,
         })
     }
 
-    fn walk_in(&mut self, claim: &Claim, now: Deadline) {
+    pub(super) fn walk_in(&mut self, claim: &Claim, now: Deadline) {
         if let Ok(fence) = self.next_fences(claim.fences.max(1)) {
             self.hold(claim.ticket.clone(), claim.ttl, claim.fences.max(1), fence, now);
         }
     }
 
-    fn line_up(&mut self, claim: &Claim, shows_until: Deadline) -> u64 {
+    pub(super) fn line_up(&mut self, claim: &Claim, shows_until: Deadline) -> u64 {
         self.last_arrival += 1;
         let arrival = self.last_arrival;
         let Ticket { token, names, share, .. } = &claim.ticket;
@@ -346,29 +170,29 @@ impl State {
     }
 
     /// The one just ahead at a name, if it has not shown itself in time.
-    fn absent_before(&self, name: &Name, arrival: u64, now: Deadline) -> Option<u64> {
+    pub(super) fn absent_before(&self, name: &Name, arrival: u64, now: Deadline) -> Option<u64> {
         let ahead = self.ahead(name, arrival)?;
         self.line.get(&ahead).is_some_and(|entry| entry.shows_until <= now).then_some(ahead)
     }
 
-    fn ahead(&self, name: &Name, arrival: u64) -> Option<u64> {
+    pub(super) fn ahead(&self, name: &Name, arrival: u64) -> Option<u64> {
         self.names.get(name)?.line.range(..arrival).next_back().copied()
     }
 
     /// Moves from the line to the holders, at a fence or not at all.
-    fn enter(&mut self, arrival: u64, now: Deadline) -> bool {
+    pub(super) fn enter(&mut self, arrival: u64, now: Deadline) -> bool {
         let Some(fences) = self.line.get(&arrival).map(|entry| entry.fences) else { return false };
         // At the fence limit nobody is admitted; whoever asks is told so.
         let Ok(fence) = self.next_fences(fences) else { return false };
         if let Some(Entry { ticket, ttl, fences, bell, .. }) = self.step_out(arrival) {
             self.hold(ticket, ttl, fences, fence, now);
-            bell.notify_one();
+            self.to_ring.push(bell);
         }
         true
     }
 
     /// Serves the lines at these names, and at every name this frees in turn.
-    fn admit(&mut self, names: &Names, now: Deadline) {
+    pub(super) fn admit(&mut self, names: &Names, now: Deadline) {
         let mut todo: Vec<Name> = names.into_iter().cloned().collect();
         while let Some(name) = todo.pop() {
             let mut passed = 0;
@@ -397,12 +221,12 @@ impl State {
         }
     }
 
-    fn next_in_line(&self, name: &Name, after: u64) -> Option<u64> {
+    pub(super) fn next_in_line(&self, name: &Name, after: u64) -> Option<u64> {
         self.names.get(name)?.line.range(after + 1..).next().copied()
     }
 
     /// First in line at each of its names (or free to barge), and fitting beside who holds them.
-    fn may_enter(&self, arrival: u64) -> bool {
+    pub(super) fn may_enter(&self, arrival: u64) -> bool {
         let Some(Entry { ticket, .. }) = self.line.get(&arrival) else { return false };
         ticket.names.into_iter().all(|name| {
             let first = self.names.get(name).is_some_and(|place| place.line.first() == Some(&arrival));
@@ -411,7 +235,7 @@ impl State {
     }
 
     /// Whether this share fits beside the holders of a name (but for one of them).
-    fn fits(&self, name: &Name, share: Share, except: Option<&Token>) -> bool {
+    pub(super) fn fits(&self, name: &Name, share: Share, except: Option<&Token>) -> bool {
         let Some(place) = self.names.get(name) else { return true };
         let mut held = place.held;
         if let Some(holding) = except.and_then(|token| self.holdings.get(token)) {
@@ -420,7 +244,7 @@ impl State {
         held.admits(share)
     }
 
-    fn hold(&mut self, ticket: Ticket, ttl: Ttl, fences: u16, fence: Fence, now: Deadline) {
+    pub(super) fn hold(&mut self, ticket: Ticket, ttl: Ttl, fences: u16, fence: Fence, now: Deadline) {
         for name in &ticket.names {
             let place = self.names.entry(name.clone()).or_default();
             place.holders.insert(ticket.token.clone());
@@ -433,7 +257,7 @@ impl State {
     }
 
     /// Moves a holder's expiry on, never back.
-    fn rearm(&mut self, token: &Token, ttl: Ttl, now: Deadline) -> Option<Grant> {
+    pub(super) fn rearm(&mut self, token: &Token, ttl: Ttl, now: Deadline) -> Option<Grant> {
         let holding = self.holdings.get_mut(token)?;
         let expires = now.plus(ttl.as_duration());
         if expires > holding.expires {
@@ -445,7 +269,7 @@ impl State {
     }
 
     /// Takes a holding out. Whoever calls this admits the next.
-    fn let_go(&mut self, token: &Token) -> Option<Holding> {
+    pub(super) fn let_go(&mut self, token: &Token) -> Option<Holding> {
         let holding = self.holdings.remove(token)?;
         self.expiries.remove(&(holding.expires, token.clone()));
         for name in &holding.ticket.names {
@@ -458,14 +282,14 @@ impl State {
     }
 
     /// Leaves the line, and lets those behind move up.
-    fn leave(&mut self, token: &Token, now: Deadline) {
+    pub(super) fn leave(&mut self, token: &Token, now: Deadline) {
         let arrival = self.arrivals.get(token).copied();
         if let Some(entry) = arrival.and_then(|arrival| self.step_out(arrival)) {
             self.admit(&entry.ticket.names, now);
         }
     }
 
-    fn step_out(&mut self, arrival: u64) -> Option<Entry> {
+    pub(super) fn step_out(&mut self, arrival: u64) -> Option<Entry> {
         let entry = self.line.remove(&arrival)?;
         self.arrivals.remove(&entry.ticket.token);
         for name in &entry.ticket.names {
@@ -475,7 +299,7 @@ impl State {
             place.barging -= usize::from(may_barge(entry.ticket.share));
             // The new first in line is the one who watches the holder's expiry.
             if let Some(first) = place.line.first().filter(|_| was_first).and_then(|it| self.line.get(it)) {
-                first.bell.notify_one();
+                self.to_ring.push(first.bell.clone());
             }
         }
         Some(entry)
@@ -483,7 +307,7 @@ impl State {
 
     /// What a waiter listens to, and when it looks by itself: every third of its TTL, to show itself; when the one
     /// ahead of it would have to have shown itself; and (if it is first) when a holder in its way expires.
-    fn bell(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
+    pub(super) fn bell(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
         let Some(arrival) = self.arrivals.get(token) else { return (Arc::default(), now) };
         let bell = self.line.get(arrival).map(|entry| entry.bell.clone()).unwrap_or_default();
         let mut look_again = now.plus(claim.ttl.third());
@@ -502,7 +326,7 @@ impl State {
     }
 
     /// Takes out holders whose time is over, and admits those who waited for them.
-    fn expire(&mut self, now: Deadline) {
+    pub(super) fn expire(&mut self, now: Deadline) {
         while let Some((expires, token)) = self.expiries.first().cloned() {
             if expires > now {
                 break;
@@ -514,26 +338,26 @@ impl State {
     }
 
     /// The first of so many new fences.
-    fn next_fences(&mut self, count: u16) -> Result<Fence> {
+    pub(super) fn next_fences(&mut self, count: u16) -> Result<Fence> {
         self.fences_left(count)?;
         let first = Fence::new(self.last_fence + 1)?;
         self.last_fence += u64::from(count);
         Ok(first)
     }
 
-    fn fences_left(&self, count: u16) -> Result<()> {
+    pub(super) fn fences_left(&self, count: u16) -> Result<()> {
         if Fence::MAX - self.last_fence >= u64::from(count) {
             return Ok(());
         }
         Err(Error::Refused { store: "memory", why: "the fence is at its limit of 2^63 - 1".into() })
     }
 
-    fn why_gone(&self, names: &Names) -> Loss {
+    pub(super) fn why_gone(&self, names: &Names) -> Loss {
         let taken = |name: &Name| self.names.get(name).is_some_and(|place| !place.holders.is_empty());
         if names.into_iter().any(taken) { Loss::Taken } else { Loss::Deleted }
     }
 
-    fn busy(&self, names: &Names, now: Deadline) -> Busy {
+    pub(super) fn busy(&self, names: &Names, now: Deadline) -> Busy {
         let mut places = names.into_iter().filter_map(|name| self.names.get(name)).peekable();
         let waiters = places.peek().map_or(0, |place| place.line.len());
         let holders = places.flat_map(|place| &place.holders).filter_map(|token| self.holdings.get(token));
@@ -545,7 +369,7 @@ impl State {
         }
     }
 
-    fn status(&self, name: &Name, now: Deadline) -> Status {
+    pub(super) fn status(&self, name: &Name, now: Deadline) -> Status {
         let place = self.names.get(name);
         let mut holders: Vec<&Holding> = place
             .into_iter()
@@ -572,7 +396,7 @@ impl State {
         }
     }
 
-    fn tidy(&mut self, name: &Name) {
+    pub(super) fn tidy(&mut self, name: &Name) {
         if self.names.get(name).is_some_and(|place| place.holders.is_empty() && place.line.is_empty()) {
             self.names.remove(name);
         }

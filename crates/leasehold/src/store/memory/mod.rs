@@ -1,0 +1,219 @@
+//! `memory:`, the reference store: every promise in its plainest form.
+//!
+//! One mutex around two tables: who *holds* and who *waits*. A claim is *joined* to the line, then whoever
+//! stands first and fits is *admitted*, whoever called. Other stores do the same on a server.
+
+mod state;
+
+use std::ops::{Deref, DerefMut};
+
+use async_trait::async_trait;
+
+use super::{Capabilities, Store};
+use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait};
+use crate::clock::{Clock, Deadline};
+use crate::error::Result;
+#[cfg(any(feature = "testing", shuttle))]
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::ttl::Ttl;
+use state::State;
+
+/// A store in this process's memory. Clients over clones of one `Arc<Memory>` exclude each other.
+#[derive(Debug)]
+pub struct Memory {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+impl Memory {
+    /// An empty store on this clock.
+    pub fn new(clock: Clock) -> Self {
+        Memory { clock, state: Mutex::default() }
+    }
+
+    /// Raises the last fence given, as if that many grants had been made.
+    #[cfg(any(feature = "testing", shuttle))]
+    pub fn preset_last_fence(&self, last: u64) {
+        let mut state = lock(&self.state);
+        state.last_fence = state.last_fence.max(last).min(Fence::MAX);
+    }
+
+    /// The state, with everything that ended by now taken out.
+    fn state(&self) -> (Locked<'_>, Deadline) {
+        let mut state = Locked { state: Some(lock(&self.state)) };
+        // Read under the lock, so that time does not go back between two calls.
+        let now = self.clock.now();
+        state.expire(now);
+        (state, now)
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        let token = &claim.ticket.token;
+        loop {
+            let (bell, look_again) = {
+                let (mut state, now) = self.state();
+                state.join(claim, now);
+                if let Some(grant) = state.rearm(token, claim.ttl, now) {
+                    return Ok(Acquired::Granted(grant));
+                }
+                if let Err(limit) = state.fences_left(claim.fences.max(1)) {
+                    state.leave(token, now);
+                    return Err(limit);
+                }
+                let over = match claim.wait {
+                    Wait::Never => true,
+                    Wait::Until(deadline) => now >= deadline,
+                    Wait::Forever => false,
+                };
+                if over {
+                    state.leave(token, now);
+                    return Ok(Acquired::Busy(state.busy(&claim.ticket.names, now)));
+                }
+                state.bell(token, claim, now)
+            };
+            let look_again = match claim.wait {
+                Wait::Until(deadline) => look_again.min(deadline),
+                _ => look_again,
+            };
+            tokio::select! {
+                biased;
+                () = bell.notified() => {}
+                () = self.clock.sleep_until(look_again) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        let (mut state, now) = self.state();
+        due.iter()
+            .map(|(ticket, ttl)| {
+                let fence = state.holdings.get(&ticket.token).map(|holding| holding.fence);
+                if fence.is_none() || ticket.fence.is_some_and(|proven| fence != Some(proven)) {
+                    return Ok(Renewed::Lost(state.why_gone(&ticket.names)));
+                }
+                match state.rearm(&ticket.token, *ttl, now) {
+                    Some(grant) => Ok(Renewed::Until(grant.valid_until)),
+                    None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
+                }
+            })
+            .collect()
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        let (mut state, now) = self.state();
+        match state.let_go(&ticket.token) {
+            Some(holding) => {
+                state.admit(&holding.ticket.names, now);
+                Ok(Released::Released)
+            }
+            None => {
+                state.leave(&ticket.token, now);
+                Ok(Released::NotHeld)
+            }
+        }
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        let (mut state, now) = self.state();
+        let Some(holding) = state.holdings.get(&ticket.token) else { return Ok(Converted::NotHeld) };
+        if holding.ticket.share == to {
+            return Ok(Converted::Converted(holding.grant()));
+        }
+        if ticket.fence.is_some_and(|proven| proven != holding.fence) {
+            return Ok(Converted::NotHeld);
+        }
+        let names = holding.ticket.names.clone();
+        if !names.into_iter().all(|name| state.fits(name, to, Some(&ticket.token))) {
+            return Ok(Converted::Refused);
+        }
+        let fence = state.next_fences(1)?;
+        let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
+        let from = std::mem::replace(&mut holding.ticket.share, to);
+        (holding.fence, holding.fences) = (fence, 1);
+        let grant = holding.grant();
+        for name in &names {
+            if let Some(place) = state.names.get_mut(name) {
+                place.held.remove(from);
+                place.held.add(to);
+            }
+        }
+        state.admit(&names, now);
+        Ok(Converted::Converted(grant))
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        let (state, now) = self.state();
+        Ok(state.names.contains_key(name).then(|| state.status(name, now)))
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        let (state, now) = self.state();
+        let in_use = state.names.keys().filter(|name| name.as_str().starts_with(prefix));
+        Ok(in_use.take(limit).map(|name| state.status(name, now)).collect())
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        let (mut state, now) = self.state();
+        state.next_fences(1)?;
+        let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
+        let mut holders = Vec::new();
+        for token in tokens {
+            // All of a claim or none: a lease over several names cannot go on without one of them.
+            if let Some(holding) = state.let_go(&token) {
+                holders.push(token.owner());
+                state.admit(&holding.ticket.names, now);
+            }
+        }
+        Ok(Evicted { holders })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fenced: true,
+            fence_blocks: true,
+            fair: true,
+            shared: true,
+            permits: true,
+            several_names: true,
+            conversions: true,
+            pushed: true,
+            ..Capabilities::none("memory")
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+/// The state under its lock. The bells of those who were admitted ring when it is open again: a waker is foreign code.
+struct Locked<'a> {
+    state: Option<MutexGuard<'a, State>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().unwrap_or_else(|| unreachable!("locked until dropped"))
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().unwrap_or_else(|| unreachable!("locked until dropped"))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let bells = std::mem::take(&mut self.to_ring);
+        self.state = None;
+        bells.iter().for_each(|bell| bell.notify_one());
+    }
+}
