@@ -85,3 +85,21 @@ async fn a_name_nobody_uses_any_more_is_not_kept() {
     store.acquire(&claim(&["a"], Share::Exclusive, secs(1), Wait::Never)).await.unwrap();
     assert!(store.inspect(&Name::new("z").unwrap()).await.unwrap().is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_becomes_first_in_line_watches_the_holder_from_then_on() {
+    let store = Arc::new(Memory::new(Clock::tokio()));
+    let start = tokio::time::Instant::now();
+    // Its holder is never heard of again.
+    store.acquire(&claim(&["x"], Share::Exclusive, secs(5), Wait::Never)).await.unwrap();
+    let head = claim(&["x"], Share::Exclusive, secs(60), Wait::Forever);
+    dies_in_line(&store, &head).await;
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.acquire(&claim(&["x"], Share::Exclusive, secs(3_600), Wait::Forever)).await }
+    });
+    tokio::time::sleep(secs(1)).await;
+    store.release(&head.ticket).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    assert!(start.elapsed() <= secs(6), "{:?}", start.elapsed());
+}
