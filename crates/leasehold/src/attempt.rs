@@ -59,6 +59,14 @@ impl Future for Attempt {
     type Output = Result<Acquired>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.closing.is_closed() {
+            // Its token may have been released by whoever closed the client, and a token is never used after that.
+            if self.stage == Stage::Sent {
+                self.withdraw();
+            }
+            self.stage = Stage::Answered;
+            return Poll::Ready(Err(Error::Closed));
+        }
         self.stage = Stage::Sent;
         let answer = match self.call.as_mut().poll(cx) {
             Poll::Ready(answer) => answer,

@@ -370,6 +370,8 @@ async fn closing_withdraws_what_was_asked_for_also_where_nobody_polls_it() {
     a.close().await;
     assert!(b.inspect("x").await.unwrap().is_none(), "closed, and something is still held");
     assert!(matches!(idle.await, Err(Error::Closed)));
+    // Polled after all, it does not ask again with a token that was released.
+    assert!(b.inspect("x").await.unwrap().is_none(), "held again after it was closed");
 }
 
 #[tokio::test(start_paused = true)]
