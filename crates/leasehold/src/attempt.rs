@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 use tokio::sync::futures::OwnedNotified;
 
 use crate::claim::{Acquired, Claim, Ticket};
+use crate::closing::{Closing, Pending};
 use crate::error::{Error, Result};
 use crate::janitor::{Errand, Janitor};
-use crate::locks::{Client, Closing, Pending};
+use crate::locks::Client;
 use crate::sync::Arc;
 
 /// Invariants:

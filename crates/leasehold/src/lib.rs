@@ -36,6 +36,7 @@ mod attempt;
 pub mod blocking;
 mod claim;
 pub mod clock;
+mod closing;
 mod connect;
 mod error;
 pub mod event;

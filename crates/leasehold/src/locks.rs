@@ -1,25 +1,23 @@
 //! `Locks`: the handle everything starts from. A client is one connection to a store, with its keeper, its
 //! janitor and its meeting.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use crate::acquire::Request;
 use crate::claim::{Evicted, Share, Status};
 use crate::clock::Clock;
+use crate::closing::Closing;
 use crate::connect::Options;
 use crate::error::{Error, Result};
 use crate::event::Events;
-use crate::janitor::{Errand, Janitor};
+use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::kinds::mutex;
 use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
 use crate::store::{Capabilities, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock, require_runtime};
+use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
 
 /// A client of a store: what [`connect`](crate::connect) gives.
 ///
@@ -38,48 +36,6 @@ pub(crate) struct Client {
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
     ids: AtomicU64,
-}
-
-/// Whether the client is closed, for those who wait; and what is under way, for whoever closes it.
-#[derive(Default)]
-pub(crate) struct Closing {
-    closed: AtomicBool,
-    pub(crate) rung: std::sync::Arc<Notify>,
-    pending: Mutex<(u64, HashMap<u64, Errand>)>,
-}
-
-/// A request that has been sent and not answered.
-pub(crate) struct Pending {
-    closing: Arc<Closing>,
-    number: u64,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        lock(&self.closing.pending).1.remove(&self.number);
-    }
-}
-
-impl Closing {
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// Notes a request that is not answered at once, so that closing can withdraw it, whoever polls it or does not.
-    pub(crate) fn pending(self: &Arc<Self>, errand: Errand) -> Pending {
-        let mut pending = lock(&self.pending);
-        pending.0 += 1;
-        let number = pending.0;
-        pending.1.insert(number, errand);
-        Pending { closing: self.clone(), number }
-    }
-
-    fn close(&self, janitor: &Janitor) {
-        self.closed.store(true, Ordering::Release);
-        self.rung.notify_waiters();
-        let pending = std::mem::take(&mut lock(&self.pending).1);
-        pending.into_values().for_each(|errand| janitor.withdraw(errand));
-    }
 }
 
 /// How long a call that does not wait for anybody may take, whatever the store's own time-out is.
