@@ -107,6 +107,13 @@ pub enum Share {
     Permits(Permits),
 }
 
+impl Share {
+    /// Whether it may pass those who came before it.
+    pub(crate) fn may_pass(self) -> bool {
+        matches!(self, Share::Permits(permits) if permits.is_barging())
+    }
+}
+
 /// `take` permits of a `limit`, waiting in order or barging.
 ///
 /// Invariants: `1 ≤ take ≤ limit`. Each claim is judged by its own limit.

@@ -134,6 +134,20 @@ impl Clock {
         }
     }
 
+    /// Microseconds of the wall clock since 1970. It can be set back, so it may only be where a number comes from that
+    /// is kept from falling by other means.
+    #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+    pub(crate) fn wall_us() -> u64 {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        u64::try_from(since_1970.unwrap_or_default().as_micros()).unwrap_or(0)
+    }
+
+    /// Lets this thread rest. Not for a thread of the runtime.
+    #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+    pub(crate) fn rest(duration: Duration) {
+        std::thread::sleep(duration);
+    }
+
     /// Sleeps until the deadline; at once where it has passed.
     ///
     /// # Cancel safety

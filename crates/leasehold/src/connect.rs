@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Hook};
 use crate::locks::Locks;
 use crate::store::Store;
+#[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+use crate::store::file::File;
 use crate::store::memory::Memory;
 use crate::sync::Arc;
 use crate::token::Owner;
@@ -17,6 +19,8 @@ use crate::ttl::Ttl;
 ///
 /// | URL | store |
 /// |---|---|
+/// | `file:` | every process of this user on this machine, in `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold` |
+/// | `file:PATH` | the same in another directory |
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
 ///
 /// It takes a tokio runtime with I/O and time enabled, as `#[tokio::main]` and `enable_all` make it.
@@ -128,10 +132,37 @@ impl Options {
         let store: Arc<dyn Store> = match scheme.to_ascii_lowercase().as_str() {
             "memory" if rest.is_empty() => Arc::new(Memory::new(Clock::system()?)),
             "memory" => return refuse("memory:…", "nothing follows `memory:`"),
-            _ => return refuse(&format!("{scheme}:…"), "no such store in this build; it has `memory:`"),
+            #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+            "file" => Arc::new(File::open(directory(rest)?).await?),
+            _ => {
+                let why = if cfg!(all(feature = "file", target_os = "linux")) {
+                    "no such store in this build; it has `file:` and `memory:`"
+                } else {
+                    "no such store in this build; it has `memory:` (`file:` takes Linux and the feature `file`)"
+                };
+                return refuse(&format!("{scheme}:…"), why);
+            }
         };
         options.over(store)
     }
+}
+
+/// `file:`, `file:PATH`, `file:///PATH`. The path is taken as it is.
+#[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+fn directory(rest: &str) -> Result<std::path::PathBuf> {
+    let refuse = |why: &str| Err(Error::invalid("store URL", format!("file:{rest}"), why));
+    let path = match rest.strip_prefix("//") {
+        None => rest,
+        Some(path) if path.starts_with('/') => path,
+        Some(path) => match path.strip_prefix("localhost") {
+            Some(path) if path.starts_with('/') => path,
+            _ => return refuse("a file store is on this machine; write `file:/path` or `file:///path`"),
+        },
+    };
+    if path.contains('\0') {
+        return refuse("a path has no zero bytes");
+    }
+    if path.is_empty() { File::default_directory() } else { Ok(path.into()) }
 }
 
 impl fmt::Debug for Options {

@@ -4,6 +4,9 @@
 pub mod conformance;
 #[cfg(any(feature = "testing", shuttle))]
 pub mod faulty;
+#[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+pub mod file;
+mod held;
 pub mod memory;
 
 use std::fmt;

@@ -1,5 +1,8 @@
-//! What the tests share: the scale of the long proofs, clients over one store, and a store that can be made to hang.
+//! What the tests share: the scale of the long proofs, clients over one store, a store that can be made to hang, and one
+//! in another process.
 #![allow(dead_code, clippy::unwrap_used)]
+
+pub(crate) mod remote;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -291,4 +294,31 @@ pub(crate) fn failing_cleanup() -> Arc<Moody> {
     let bad =
         |call: &str, name: &str| if (call, name) == ("release", "bad") { Mood::Fails } else { Mood::Well };
     Moody::by(Clock::tokio(), ms(0), bad)
+}
+
+/// A directory for one test, gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Home(std::path::PathBuf);
+
+impl Home {
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A new directory, which a file store may be opened in or below.
+pub(crate) fn home(what: &str) -> Home {
+    use std::os::unix::fs::DirBuilderExt;
+    static HOMES: AtomicU64 = AtomicU64::new(0);
+    let number = HOMES.fetch_add(1, Ordering::Relaxed);
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{what}_{}_{number}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    Home(path)
 }

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
 use crate::name::Name;
+use crate::store::held::Held;
 use crate::sync::Arc;
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -40,44 +41,6 @@ pub(super) struct Place {
     pub(super) line: BTreeSet<u64>,
     /// How many in line may pass others; without them the first who does not fit ends the search.
     pub(super) barging: usize,
-}
-
-/// What the holders of a name have between them.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Held {
-    pub(super) exclusive: usize,
-    pub(super) shared: usize,
-    pub(super) permits: u64,
-}
-
-impl Held {
-    pub(super) fn add(&mut self, share: Share) {
-        match share {
-            Share::Exclusive => self.exclusive += 1,
-            Share::Shared => self.shared += 1,
-            Share::Permits(permits) => self.permits += u64::from(permits.take()),
-        }
-    }
-
-    pub(super) fn remove(&mut self, share: Share) {
-        match share {
-            Share::Exclusive => self.exclusive -= 1,
-            Share::Shared => self.shared -= 1,
-            Share::Permits(permits) => self.permits -= u64::from(permits.take()),
-        }
-    }
-
-    pub(super) fn admits(self, share: Share) -> bool {
-        let Held { exclusive, shared, permits: used } = self;
-        match share {
-            Share::Exclusive => exclusive == 0 && shared == 0 && used == 0,
-            Share::Shared => exclusive == 0 && used == 0,
-            Share::Permits(permits) => {
-                let limit = u64::from(permits.limit());
-                exclusive == 0 && shared == 0 && used + u64::from(permits.take()) <= limit
-            }
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -161,7 +124,7 @@ impl State {
         for name in names {
             let place = self.names.entry(name.clone()).or_default();
             place.line.insert(arrival);
-            place.barging += usize::from(may_barge(*share));
+            place.barging += usize::from(share.may_pass());
         }
         self.arrivals.insert(token.clone(), arrival);
         let (ticket, ttl, fences) = (claim.ticket.clone(), claim.ttl, claim.fences.max(1));
@@ -230,7 +193,7 @@ impl State {
         let Some(Entry { ticket, .. }) = self.line.get(&arrival) else { return false };
         ticket.names.into_iter().all(|name| {
             let first = self.names.get(name).is_some_and(|place| place.line.first() == Some(&arrival));
-            (first || may_barge(ticket.share)) && self.fits(name, ticket.share, None)
+            (first || ticket.share.may_pass()) && self.fits(name, ticket.share, None)
         })
     }
 
@@ -296,7 +259,7 @@ impl State {
             let Some(place) = self.names.get_mut(name) else { continue };
             let was_first = place.line.first() == Some(&arrival);
             place.line.remove(&arrival);
-            place.barging -= usize::from(may_barge(entry.ticket.share));
+            place.barging -= usize::from(entry.ticket.share.may_pass());
             // The new first in line is the one who watches the holder's expiry.
             if let Some(first) = place.line.first().filter(|_| was_first).and_then(|it| self.line.get(it)) {
                 self.to_ring.push(first.bell.clone());
@@ -314,7 +277,7 @@ impl State {
         for name in &claim.ticket.names {
             if let Some(ahead) = self.ahead(name, *arrival).and_then(|ahead| self.line.get(&ahead)) {
                 look_again = look_again.min(ahead.shows_until);
-                if !may_barge(claim.ticket.share) {
+                if !claim.ticket.share.may_pass() {
                     continue;
                 }
             }
@@ -401,8 +364,4 @@ impl State {
             self.names.remove(name);
         }
     }
-}
-
-fn may_barge(share: Share) -> bool {
-    matches!(share, Share::Permits(permits) if permits.is_barging())
 }

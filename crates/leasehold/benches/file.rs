@@ -1,0 +1,300 @@
+//! `file:` beside what it is made of: bare SQLite transactions, bare datagrams. Prints ratios of medians of interleaved
+//! runs, with their spread; absolute figures do not carry over to another machine or day.
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold::{Locks, Options};
+use rusqlite::{Connection, params};
+use tokio::runtime::{Builder, Runtime};
+
+/// Odd, so that the median is one of the runs.
+const ROUNDS: usize = 11;
+const PAIRS: u32 = 1_000;
+const HAND_OVERS: u32 = 1_000;
+const DEATHS: usize = 51;
+
+/// What a child of this program does, and where.
+const ROLE: &str = "LEASEHOLD_BENCH_ROLE";
+const WHERE: &str = "LEASEHOLD_BENCH_WHERE";
+
+fn main() {
+    if let Some(role) = std::env::var_os(ROLE) {
+        return child(role.to_str().unwrap(), &PathBuf::from(std::env::var_os(WHERE).unwrap()));
+    }
+    let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let wanted = |name: &str| filter.is_empty() || filter.iter().any(|word| name.contains(word.as_str()));
+    let home = Home::new();
+    let bare = Bare::new(&home.0.join("bare"));
+    if wanted("uncontended lock + release, beside bare transactions") {
+        uncontended(&home.0, &bare);
+    }
+    if wanted("hand-over between two processes, beside bare datagrams and transactions") {
+        hand_over(&home.0, &bare);
+    }
+    if wanted("death of a holder, until the next one holds") {
+        death(&home.0);
+    }
+}
+
+/// A directory that is gone at the end.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench_file_{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Home(path)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn open(directory: &Path) -> Locks {
+    Options::default().connect(&format!("file:{}", directory.display())).await.unwrap()
+}
+
+/// The two transactions of a lock and its release with nothing around them: the same tables, page size and settings.
+struct Bare(Connection);
+
+impl Bare {
+    fn new(directory: &Path) -> Self {
+        std::fs::create_dir_all(directory).unwrap();
+        let db = Connection::open(directory.join("bare.db")).unwrap();
+        db.execute_batch(
+            "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
+             PRAGMA wal_autocheckpoint = 0;",
+        )
+        .unwrap();
+        db.execute_batch(include_str!("../src/store/file/schema.sql")).unwrap();
+        db.set_prepared_statement_cache_capacity(64);
+        Bare(db)
+    }
+
+    fn run(&self, sql: &str) {
+        self.0.prepare_cached(sql).unwrap().raw_execute().unwrap();
+    }
+
+    /// Takes a fence and writes the holder; takes the holder out.
+    fn pair(&self) {
+        let (name, token) = ("orders:42", "0123456789abcdef0123456789abcdef@localhost:12345");
+        self.run("BEGIN IMMEDIATE");
+        let last: i64 =
+            self.0.prepare_cached("SELECT last FROM meta").unwrap().query_row([], |row| row.get(0)).unwrap();
+        self.0.prepare_cached("UPDATE meta SET last = ?1").unwrap().execute([last + 1]).unwrap();
+        let insert = "INSERT INTO holding VALUES (?1, ?2, 0, 0, 0, ?3, 1, ?4, 30000, 77, 0, 0, 0)";
+        self.0.prepare_cached(insert).unwrap().execute(params![name, token, last + 1, last + 30]).unwrap();
+        self.run("COMMIT");
+        self.run("BEGIN IMMEDIATE");
+        let delete = "DELETE FROM holding WHERE name = ?1 AND token = ?2";
+        self.0.prepare_cached(delete).unwrap().execute([name, token]).unwrap();
+        self.run("COMMIT");
+    }
+
+    fn pairs(&self) -> f64 {
+        let start = Instant::now();
+        (0..PAIRS).for_each(|_| self.pair());
+        let each = us(start) / f64::from(PAIRS);
+        self.0.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())).unwrap();
+        each
+    }
+}
+
+fn us(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn spread(values: &[f64]) -> String {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    format!("{least:.2} to {most:.2}")
+}
+
+fn uncontended(home: &Path, bare: &Bare) {
+    let runtime = one_thread();
+    let locks = runtime.block_on(open(&home.join("uncontended")));
+    let mutex = locks.mutex("orders:42");
+    let ours = || {
+        runtime.block_on(async {
+            let start = Instant::now();
+            for _ in 0..PAIRS {
+                mutex.lock().await.unwrap().release().await.unwrap();
+            }
+            us(start) / f64::from(PAIRS)
+        })
+    };
+    // Once to warm up.
+    ours();
+    bare.pairs();
+    let runs: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (ours(), bare.pairs())).collect();
+    let ratios: Vec<f64> = runs.iter().map(|(ours, bare)| ours / bare).collect();
+    println!("\n| uncontended, one thread | µs | ratio | spread |\n|---|---|---|---|");
+    println!(
+        "| two bare SQLite transactions | {:.1} | 1 | |",
+        median(&runs.iter().map(|run| run.1).collect::<Vec<_>>())
+    );
+    println!(
+        "| lock + release | {:.1} | {:.2} | {} |",
+        median(&runs.iter().map(|run| run.0).collect::<Vec<_>>()),
+        median(&ratios),
+        spread(&ratios)
+    );
+}
+
+fn spawn(role: &str, place: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .env(ROLE, role)
+        .env(WHERE, place)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until a child says a line.
+fn line(child: &mut Child) -> String {
+    use std::io::Read;
+    let mut said = Vec::new();
+    let mut byte = [0];
+    while child.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        said.push(byte[0]);
+    }
+    String::from_utf8(said).unwrap()
+}
+
+fn child(role: &str, place: &Path) {
+    match role {
+        "echo" => {
+            let socket = UnixDatagram::bind(place.join("echo")).unwrap();
+            println!("ready");
+            let mut byte = [0];
+            while socket.recv(&mut byte).is_ok() {
+                socket.send_to(&byte, place.join("ping")).unwrap();
+            }
+        }
+        "hammer" => one_thread().block_on(async {
+            let locks = open(place).await;
+            let mutex = locks.mutex("orders:42").strict_order();
+            println!("ready");
+            loop {
+                mutex.lock().await.unwrap().release().await.unwrap();
+            }
+        }),
+        "hold" => one_thread().block_on(async {
+            let locks = open(place).await;
+            let _lease = locks.mutex("orders:42").lock().await.unwrap();
+            println!("ready");
+            std::future::pending::<()>().await
+        }),
+        other => panic!("no role `{other}`"),
+    }
+}
+
+fn hand_over(home: &Path, bare: &Bare) {
+    let place = home.join("hand_over");
+    std::fs::create_dir_all(&place).unwrap();
+    let mut echo = spawn("echo", &place);
+    line(&mut echo);
+    let ping = UnixDatagram::bind(place.join("ping")).unwrap();
+    let echoed = || {
+        let start = Instant::now();
+        for _ in 0..HAND_OVERS {
+            ping.send_to(&[1], place.join("echo")).unwrap();
+            ping.recv(&mut [0]).unwrap();
+        }
+        us(start) / f64::from(HAND_OVERS)
+    };
+
+    let runtime = one_thread();
+    let store = place.join("store");
+    let mut other = spawn("hammer", &store);
+    line(&mut other);
+    let locks = runtime.block_on(open(&store));
+    let mutex = locks.mutex("orders:42").strict_order();
+    // Both hammer, so the lock goes to and fro: a lock of ours is two hand-overs.
+    let ours = || {
+        runtime.block_on(async {
+            let mut last = 0;
+            let mut others = 0;
+            let start = Instant::now();
+            for _ in 0..HAND_OVERS / 2 {
+                let lease = mutex.lock().await.unwrap();
+                others += u32::from(last != 0 && lease.fence().get() > last);
+                last = lease.fence().get();
+                lease.release().await.unwrap();
+            }
+            let _ = others;
+            us(start) / f64::from(HAND_OVERS)
+        })
+    };
+    ours();
+    echoed();
+    let runs: Vec<(f64, f64, f64)> = (0..ROUNDS).map(|_| (ours(), echoed(), bare.pairs())).collect();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    echo.kill().unwrap();
+    echo.wait().unwrap();
+    let ratios: Vec<f64> = runs.iter().map(|(ours, echoed, bare)| ours / (echoed + bare)).collect();
+    let column = |pick: fn(&(f64, f64, f64)) -> f64| median(&runs.iter().map(pick).collect::<Vec<_>>());
+    println!("\n| between two processes | µs | ratio | spread |\n|---|---|---|---|");
+    println!("| a bare datagram there and back | {:.1} | | |", column(|run| run.1));
+    println!("| two bare SQLite transactions | {:.1} | | |", column(|run| run.2));
+    println!("| the two together | {:.1} | 1 | |", column(|run| run.1 + run.2));
+    println!(
+        "| hand-over of a lock | {:.1} | {:.2} | {} |",
+        column(|run| run.0),
+        median(&ratios),
+        spread(&ratios)
+    );
+}
+
+fn death(home: &Path) {
+    let place = home.join("death");
+    let runtime = one_thread();
+    let locks = runtime.block_on(open(&place));
+    let mutex = locks.mutex("orders:42");
+    let deaths: Vec<f64> = (0..DEATHS)
+        .map(|_| {
+            let mut holder = spawn("hold", &place);
+            line(&mut holder);
+            runtime.block_on(async {
+                let waiting = tokio::spawn({
+                    let mutex = mutex.clone();
+                    async move {
+                        let lease = mutex.lock().await.unwrap();
+                        (Instant::now(), lease)
+                    }
+                });
+                while locks.inspect("orders:42").await.unwrap().unwrap().waiters.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                let killed = Instant::now();
+                holder.kill().unwrap();
+                let (held, lease) = waiting.await.unwrap();
+                lease.release().await.unwrap();
+                holder.wait().unwrap();
+                held.duration_since(killed).as_secs_f64() * 1e3
+            })
+        })
+        .collect();
+    println!("\n| from SIGKILL of the holder until the next one holds | ms |\n|---|---|");
+    println!("| median of {DEATHS} | {:.2} |\n| spread | {} |", median(&deaths), spread(&deaths));
+}

@@ -1,0 +1,340 @@
+//! How a transaction is run: at once on the caller's thread where nobody is in the way, and otherwise in turn on a
+//! thread that may block, together with whatever else this process has to write.
+//!
+//! One process at a time is let through the *gate*, a kernel lock taken before SQLite is asked. A transaction lasts some
+//! ten microseconds, so that on the caller's thread it costs less than the way to another one. And SQLite's own waiting
+//! is never needed, which lets the unlucky wait for long.
+
+use std::collections::VecDeque;
+use std::fs::{File, TryLockError};
+use std::sync::TryLockError as Contended;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::book::{Book, News};
+use super::db::{Db, Fault, checkpoint, connect};
+use super::messenger::Messenger;
+use super::place::Place;
+use super::presence::ClientId;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
+
+/// How long an operation waits for its turn.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The most that is done in one transaction.
+const BATCH_MAX: usize = 64;
+
+/// A log of so many frames is written back: some 8 MB.
+const LOG_FRAMES: u64 = 8_000;
+
+/// Between two tries at a gate that is taken; it grows to the second.
+const REST: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+
+pub(super) struct Desk {
+    clock: Clock,
+    me: ClientId,
+    runtime: Handle,
+    messenger: Arc<Messenger>,
+    place: Arc<Place>,
+    clerk: Mutex<Clerk>,
+    queue: Mutex<Queue>,
+    is_checkpointing: AtomicBool,
+}
+
+struct Clerk {
+    db: Db,
+    gate: Gate,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Box<dyn Job>>,
+    /// A thread is at it.
+    is_served: bool,
+}
+
+type Answered = (Box<dyn Job>, Result<(), Fault>);
+
+/// Something to be written.
+trait Job: Send {
+    /// Whoever asked is gone: it must not happen any more.
+    fn is_abandoned(&self) -> bool;
+    fn run(&mut self, book: &mut Book<'_>) -> Result<(), Fault>;
+    fn answer(self: Box<Self>, committed: Result<(), Fault>);
+}
+
+struct Order<T, F> {
+    work: F,
+    done: Option<T>,
+    reply: oneshot::Sender<Result<T, Fault>>,
+}
+
+impl<T, F> Job for Order<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Book<'_>) -> Result<T, Fault> + Send,
+{
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn run(&mut self, book: &mut Book<'_>) -> Result<(), Fault> {
+        self.done = Some((self.work)(book)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), Fault>) {
+        let Order { done, reply, .. } = *self;
+        let answer = match (committed, done) {
+            (Ok(()), Some(done)) => Ok(done),
+            (Ok(()), None) => Err(Fault::Other(out_of_time())),
+            (Err(fault), _) => Err(fault),
+        };
+        // Nobody listens any more: the client releases the ticket, and that comes after this.
+        let _ = reply.send(answer);
+    }
+}
+
+/// The gate: one process at a time.
+#[derive(Debug)]
+pub(super) struct Gate(File);
+
+/// Open for us, until this is dropped.
+pub(super) struct Inside<'a>(&'a File);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        // It cannot fail for a lock that we have; and the kernel opens it when the process ends.
+        let _ = self.0.unlock();
+    }
+}
+
+impl Gate {
+    pub(super) fn new(file: File) -> Self {
+        Gate(file)
+    }
+
+    fn try_enter(&self) -> Option<Inside<'_>> {
+        match self.0.try_lock() {
+            Ok(()) => Some(Inside(&self.0)),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => None,
+        }
+    }
+
+    /// Tries until its patience ends. Only for a thread that may block; and not by a call that blocks in the kernel, from
+    /// which a process that wants to end could not get its thread back.
+    pub(super) fn enter(&self, clock: &Clock) -> Option<Inside<'_>> {
+        let until = clock.now().plus(PATIENCE);
+        let mut rest = REST.0;
+        loop {
+            if let Some(inside) = self.try_enter() {
+                return Some(inside);
+            }
+            let now = clock.now();
+            if now >= until {
+                return None;
+            }
+            // Not always the same, so that two who wait do not always come together.
+            let jitter = Duration::from_nanos(now.as_ns() % (rest.as_nanos() as u64));
+            Clock::rest(rest / 2 + jitter / 2);
+            rest = (rest * 2).min(REST.1);
+        }
+    }
+}
+
+pub(super) fn out_of_time() -> Error {
+    let why = format!(
+        "for {} s another process was in the middle of a change to it, or many were; is one stopped?",
+        PATIENCE.as_secs()
+    );
+    Error::Unreachable { store: "file", why }
+}
+
+impl Desk {
+    pub(super) fn new(db: Db, gate: Gate, clock: Clock, me: ClientId, messenger: Arc<Messenger>) -> Self {
+        Desk {
+            clock,
+            me,
+            runtime: Handle::current(),
+            messenger,
+            place: db.place().clone(),
+            clerk: Mutex::new(Clerk { db, gate }),
+            queue: Mutex::default(),
+            is_checkpointing: AtomicBool::new(false),
+        }
+    }
+
+    /// One transaction. Dropped before its answer, it happens either not at all or before whatever is asked for next.
+    pub(super) async fn write<T: Send + 'static>(
+        self: &Arc<Self>,
+        mut work: impl FnMut(&mut Book<'_>) -> Result<T, Fault> + Send + 'static,
+        is_long: bool,
+    ) -> Result<T, Fault> {
+        if !is_long && let Some(outcome) = self.at_once(&mut work) {
+            return outcome;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.queue_up(Box::new(Order { work, done: None, reply }));
+        tokio::select! {
+            biased;
+            answer = answer => answer.unwrap_or(Err(Fault::Other(Error::Closed))),
+            () = self.clock.sleep_until(self.clock.now().plus(PATIENCE)) => Err(Fault::Other(out_of_time())),
+        }
+    }
+
+    /// On this thread, if nobody is in the way, of this process or another.
+    fn at_once<T>(
+        self: &Arc<Self>,
+        work: &mut impl FnMut(&mut Book<'_>) -> Result<T, Fault>,
+    ) -> Option<Result<T, Fault>> {
+        let mut clerk = match self.clerk.try_lock() {
+            Ok(clerk) => clerk,
+            Err(Contended::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(Contended::WouldBlock) => return None,
+        };
+        if !lock(&self.queue).jobs.is_empty() {
+            return None;
+        }
+        let Clerk { db, gate } = &mut *clerk;
+        let inside = gate.try_enter()?;
+        let outcome = db.transact(&self.clock, self.me, work);
+        drop(inside);
+        match outcome {
+            Err(fault) if fault.is_busy() => None,
+            Err(fault) => Some(Err(fault)),
+            Ok((value, news)) => {
+                self.committed(clerk, news);
+                Some(Ok(value))
+            }
+        }
+    }
+
+    /// Others are told when nobody has to wait for it any more.
+    fn committed(self: &Arc<Self>, clerk: MutexGuard<'_, Clerk>, news: News) {
+        let is_due = clerk.db.log_frames() > LOG_FRAMES;
+        drop(clerk);
+        self.messenger.tell(news);
+        if is_due {
+            self.write_back();
+        }
+    }
+
+    fn queue_up(self: &Arc<Self>, job: Box<dyn Job>) {
+        let mut queue = lock(&self.queue);
+        queue.jobs.push_back(job);
+        if !std::mem::replace(&mut queue.is_served, true) {
+            let desk = self.clone();
+            self.runtime.spawn_blocking(move || desk.serve());
+        }
+    }
+
+    /// On a thread that may block: whatever is in the queue, as much as fits into each transaction.
+    fn serve(self: Arc<Self>) {
+        let _served = Served(&self.queue);
+        loop {
+            let mut clerk = lock(&self.clerk);
+            let (answers, news) = {
+                let Clerk { db, gate } = &mut *clerk;
+                let inside = gate.enter(&self.clock);
+                let batch = self.next_batch();
+                if batch.is_empty() {
+                    return;
+                }
+                match inside {
+                    Some(_) => self.run(db, batch),
+                    None => (
+                        batch.into_iter().map(|job| (job, Err(out_of_time().into()))).collect(),
+                        News::default(),
+                    ),
+                }
+            };
+            self.committed(clerk, news);
+            answers.into_iter().for_each(|(job, committed)| job.answer(committed));
+        }
+    }
+
+    /// Taken at the last moment, so that it is large, and without those who have gone meanwhile.
+    fn next_batch(&self) -> Vec<Box<dyn Job>> {
+        let mut queue = lock(&self.queue);
+        let mut batch = Vec::new();
+        while batch.len() < BATCH_MAX
+            && let Some(job) = queue.jobs.pop_front()
+        {
+            if !job.is_abandoned() {
+                batch.push(job);
+            }
+        }
+        queue.is_served = !batch.is_empty();
+        batch
+    }
+
+    /// All in one transaction; if that fails, each in its own, so that nobody suffers for another.
+    fn run(&self, db: &mut Db, mut batch: Vec<Box<dyn Job>>) -> (Vec<Answered>, News) {
+        let all =
+            db.transact(&self.clock, self.me, |book| batch.iter_mut().try_for_each(|job| job.run(book)));
+        if let Ok(((), news)) = all {
+            return (batch.into_iter().map(|job| (job, Ok(()))).collect(), news);
+        }
+        let mut news = News::default();
+        let until = self.clock.now().plus(PATIENCE);
+        let each = batch.into_iter().map(|mut job| {
+            loop {
+                match db.transact(&self.clock, self.me, |book| job.run(book)) {
+                    Ok(((), more)) => {
+                        news.add(more);
+                        return (job, Ok(()));
+                    }
+                    Err(fault) if fault.is_busy() && self.clock.now() < until => Clock::rest(REST.1),
+                    Err(fault) => return (job, Err(fault)),
+                }
+            }
+        });
+        let answers = each.collect();
+        (answers, news)
+    }
+
+    /// Writes what is in the log back into the database, on a thread that may block: most of it beside those who write,
+    /// and what came meanwhile with everybody kept out, so that the log starts anew.
+    pub(super) fn write_back(self: &Arc<Self>) {
+        if self.is_checkpointing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let desk = self.clone();
+        self.runtime.spawn_blocking(move || {
+            let written = connect(&desk.place).and_then(|connection| {
+                let (frames, written) = checkpoint(&connection, "PASSIVE")?;
+                let clerk = lock(&desk.clerk);
+                match clerk.gate.enter(&desk.clock) {
+                    Some(_inside) => checkpoint(&connection, "PASSIVE"),
+                    None => Ok((frames, written)),
+                }
+            });
+            // A failure is tried again after the next commit; nothing is lost meanwhile.
+            if let Err(error) = written {
+                tracing::debug!(%error, "the log was not written back");
+            }
+            desk.is_checkpointing.store(false, Ordering::Release);
+        });
+    }
+}
+
+/// Whatever happens to the thread, the next job finds one.
+struct Served<'a>(&'a Mutex<Queue>);
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(self.0).is_served = false;
+        }
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("me", &self.me).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,224 @@
+//! `file:`, every process of one machine, without a server.
+//!
+//! A SQLite database in a directory holds the two tables of the memory store: who *holds* and who *waits*. What a server
+//! would do, the kernel does: it lets one process write at a time (`desk`), knows who lives (`presence`), and carries
+//! pokes and the news of a death between processes (`messenger`, `site`). The rules are in `book`.
+
+mod book;
+mod db;
+mod desk;
+mod messenger;
+mod place;
+mod presence;
+mod rows;
+mod site;
+
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+
+use super::{Capabilities, Store};
+use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::clock::Clock;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::name::Name;
+use crate::sync::{Arc, Mutex, lock};
+use crate::ttl::Ttl;
+use book::{Book, Step};
+use db::Fault;
+use messenger::Bells;
+use site::Site;
+
+/// More renewals than this are not made on the caller's thread.
+const RENEWED_AT_ONCE: usize = 16;
+
+/// How often the files may be replaced under one operation.
+const REPLACED_MAX: usize = 3;
+
+/// A store in a directory of this machine. Every process of this user that opens the same directory shares it.
+///
+/// It belongs to the runtime it is opened in.
+#[derive(Debug)]
+pub struct File {
+    path: PathBuf,
+    clock: Clock,
+    bells: Arc<Bells>,
+    site: Mutex<Arc<Site>>,
+    reopening: tokio::sync::Mutex<()>,
+}
+
+impl File {
+    /// Opens the store in this directory, made if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the directory is not fit for it, with the reason; [`Error::Invalid`] outside a runtime.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, nothing is opened; a directory that was made stays.
+    pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
+        let path = directory.as_ref().to_owned();
+        let clock = Clock::system()?;
+        let bells: Arc<Bells> = Arc::default();
+        let site = Site::open(&path, &clock, bells.clone()).await?;
+        Ok(File { path, clock, bells, site: Mutex::new(site), reopening: tokio::sync::Mutex::default() })
+    }
+
+    /// Where a store is if nothing is said: `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where neither `XDG_STATE_HOME` nor `HOME` is set to an absolute path.
+    pub fn default_directory() -> Result<PathBuf> {
+        place::default_path()
+    }
+
+    fn site(&self) -> Arc<Site> {
+        lock(&self.site).clone()
+    }
+
+    /// Other files are at the path now: another store, in which we hold nothing.
+    async fn reopen(&self, replaced: &Arc<Site>) -> Result<()> {
+        let _one_at_a_time = self.reopening.lock().await;
+        if !Arc::ptr_eq(&self.site(), replaced) {
+            return Ok(());
+        }
+        tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
+        let site = Site::open(&self.path, &self.clock, self.bells.clone()).await?;
+        *lock(&self.site) = site;
+        // Their places in line are gone with the old files.
+        self.bells.ring_all();
+        Ok(())
+    }
+
+    async fn ask<T, F>(&self, work: F, is_long: bool) -> Result<(Arc<Site>, T)>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Book<'_>) -> Result<T, Fault> + Clone + Send + 'static,
+    {
+        let mut site = self.site();
+        for _ in 0..REPLACED_MAX {
+            match site.desk.write(work.clone(), is_long).await {
+                Ok(value) => return Ok((site, value)),
+                Err(Fault::Replaced) => {
+                    self.reopen(&site).await?;
+                    site = self.site();
+                }
+                Err(fault) => return Err(fault.explained(&site.place)),
+            }
+        }
+        Err(Fault::Replaced.explained(&site.place))
+    }
+
+    /// Asks again as long as there was somebody dead in it.
+    async fn ask_of_the_living<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Book<'_>) -> Result<(T, std::collections::BTreeSet<presence::ClientId>), Fault>
+            + Clone
+            + Send
+            + 'static,
+    {
+        loop {
+            let (site, (value, clients)) = self.ask(work.clone(), false).await?;
+            let dead = site.dead(clients);
+            if dead.is_empty() {
+                return Ok(value);
+            }
+            site.bury(dead).await.map_err(|fault| fault.explained(&site.place))?;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for File {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        let bell = self.bells.hang(&claim.ticket.token);
+        loop {
+            let asked = claim.clone();
+            let (site, step) = self.ask(move |book| book.join(&asked), false).await?;
+            match step {
+                Step::Granted(grant) => return Ok(Acquired::Granted(grant)),
+                Step::Busy { busy, in_the_way } => {
+                    let dead = site.dead(in_the_way);
+                    if dead.is_empty() {
+                        return Ok(Acquired::Busy(busy));
+                    }
+                    site.bury(dead).await.map_err(|fault| fault.explained(&site.place))?;
+                }
+                Step::Waiting { look_again, watch } => {
+                    site.watch(watch);
+                    // A site that is replaced meanwhile has to end.
+                    drop(site);
+                    tokio::select! {
+                        biased;
+                        grant = bell.rung() => {
+                            if let Some(grant) = grant && grant.valid_until > self.clock.now() {
+                                return Ok(Acquired::Granted(grant));
+                            }
+                        }
+                        () = self.clock.sleep_until(look_again) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        let asked = due.to_vec();
+        let renewed = self.ask(
+            move |book| {
+                asked.iter().map(|(ticket, ttl)| book.renew(ticket, *ttl)).collect::<Result<Vec<_>, Fault>>()
+            },
+            due.len() > RENEWED_AT_ONCE,
+        );
+        match renewed.await {
+            Ok((_, answers)) => answers.into_iter().map(Ok).collect(),
+            Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        let asked = ticket.clone();
+        Ok(self.ask(move |book| book.release(&asked), false).await?.1)
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        let asked = ticket.clone();
+        Ok(self.ask(move |book| book.convert(&asked, to), false).await?.1)
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        let name = name.clone();
+        self.ask_of_the_living(move |book| book.inspect(&name)).await
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        let prefix = prefix.to_owned();
+        self.ask_of_the_living(move |book| book.list(&prefix, limit)).await
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        let name = name.clone();
+        Ok(self.ask(move |book| book.evict(&name), false).await?.1)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fenced: true,
+            fence_blocks: true,
+            fair: true,
+            shared: true,
+            permits: true,
+            several_names: true,
+            conversions: true,
+            pushed: true,
+            outlives_process: true,
+            ..Capabilities::none("file")
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}

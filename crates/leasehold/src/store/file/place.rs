@@ -1,0 +1,270 @@
+//! The directory of a store: made if need be, looked at with suspicion, and recognised later.
+//!
+//! Everything is reached through a descriptor of the directory, so that what was checked is what is used. The database
+//! itself is never opened here: closing any descriptor of it would drop the locks that SQLite has on it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, fstatfs, mkdirat, openat, stat, statat};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+
+pub(super) const DATABASE: &str = "locks.db";
+pub(super) const WAL: &str = "locks.db-wal";
+const SHM: &str = "locks.db-shm";
+const GATE: &str = "gate";
+const CLIENTS: &str = "clients";
+
+/// File systems on which kernel locks or shared memory do not reach everybody who can see the file.
+const FOREIGN: &[(u32, &str)] = &[
+    (0x6969, "NFS"),
+    (0xFF53_4D42, "CIFS"),
+    (0xFE53_4D42, "SMB"),
+    (0x517B, "SMB"),
+    (0x6573_5546, "FUSE or virtiofs"),
+    (0x0102_1997, "9p"),
+    (0x00C3_6400, "Ceph"),
+    (0x5346_414F, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x7461_636F, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+    (0x0BD0_0BD0, "Lustre"),
+];
+
+pub(super) fn refused(why: impl Into<String>) -> Error {
+    Error::Refused { store: "file", why: why.into() }
+}
+
+/// Which file it is, whatever it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<Stat> for Identity {
+    fn from(stat: Stat) -> Self {
+        Identity { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// What changes in a directory when something in it is made, renamed or removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Trace {
+    modified: (i64, i64),
+    changed: (i64, i64),
+    links: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Place {
+    /// As it was given, made absolute.
+    path: PathBuf,
+    /// The same without symbolic links, for SQLite.
+    real: PathBuf,
+    directory: OwnedFd,
+    clients: Arc<OwnedFd>,
+}
+
+/// `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
+pub(super) fn default_path() -> Result<PathBuf> {
+    let from =
+        |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = from("XDG_STATE_HOME").or_else(|| Some(from("HOME")?.join(".local/state")));
+    match state {
+        Some(state) => Ok(state.join("leasehold")),
+        None => Err(refused(
+            "neither XDG_STATE_HOME nor HOME is set; name a directory, as in `file:/var/lib/locks`",
+        )),
+    }
+}
+
+impl Place {
+    /// Opens the directory, made if it is not there, with what has to be in it but for the database.
+    pub(super) fn open(path: &Path) -> Result<(Self, File)> {
+        let shown = path.display();
+        let path = std::path::absolute(path).map_err(|error| refused(format!("`{shown}`: {error}")))?;
+        let failed = |what: &str| {
+            let shown = shown.to_string();
+            let what = what.to_owned();
+            move |error: Errno| refused(format!("`{shown}{what}`: {}", explained(error)))
+        };
+        let mut builder = std::fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&path);
+        // What stands there instead of a directory is named below.
+        if let Err(error) = made
+            && !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory)
+        {
+            return Err(refused(format!("the directory `{shown}` could not be made: {error}")));
+        }
+        let directory = open_directory(rustix::fs::CWD, &path).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR => refused(format!(
+                "`{shown}` is not a directory (a symbolic link is not followed); name the directory itself"
+            )),
+            other => refused(format!("`{shown}`: {}", explained(other))),
+        })?;
+        ours(&directory, &shown.to_string(), FileType::Directory)?;
+        let kind = fstatfs(&directory).map_err(failed(""))?.f_type as u32;
+        if let Some(network) = foreign(kind) {
+            return Err(refused(format!(
+                "`{shown}` is on {network}, where kernel locks do not reach everybody; use a local directory, or a store made for several machines"
+            )));
+        }
+        match mkdirat(&directory, CLIENTS, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("/clients")(error)),
+        }
+        let clients = open_directory(&directory, Path::new(CLIENTS)).map_err(failed("/clients"))?;
+        ours(&clients, &format!("{shown}/clients"), FileType::Directory)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let gate = openat(&directory, GATE, flags, Mode::from_raw_mode(0o600)).map_err(failed("/gate"))?;
+        ours(&gate, &format!("{shown}/gate"), FileType::RegularFile)?;
+        // The name that the kernel has for the descriptor: no symbolic links in it.
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+            .map_err(|error| refused(format!("/proc is needed, and gave no name for `{shown}`: {error}")))?;
+        Ok((Place { path, real, directory, clients: Arc::new(clients) }, File::from(gate)))
+    }
+
+    /// Sees to it that there is a database file that is ours, empty at first. Called under the gate.
+    pub(super) fn ensure_database(&self) -> Result<()> {
+        let failed = |error: Errno| refused(format!("`{}`: {}", self.database().display(), explained(error)));
+        match statat(&self.directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => {
+                // A log without its database belongs to one that was deleted: replayed into a new one, it would
+                // damage it.
+                for leftover in [WAL, SHM] {
+                    match rustix::fs::unlinkat(&self.directory, leftover, AtFlags::empty()) {
+                        Ok(()) | Err(Errno::NOENT) => {}
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                // Nobody has a lock on a file that was not there.
+                drop(openat(&self.directory, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        for file in [DATABASE, WAL, SHM] {
+            match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => check(&stat, &format!("{}/{file}", self.path.display()), FileType::RegularFile)?,
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path that SQLite opens.
+    pub(super) fn database(&self) -> PathBuf {
+        self.real.join(DATABASE)
+    }
+
+    pub(super) fn clients(&self) -> &Arc<OwnedFd> {
+        &self.clients
+    }
+
+    /// How long the log is, or once was: it is written over from its start.
+    pub(super) fn log_bytes(&self) -> u64 {
+        statat(&self.directory, WAL, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| stat.st_size as u64)
+    }
+
+    pub(super) fn trace(&self) -> io::Result<Trace> {
+        let stat = fstat(&self.directory)?;
+        Ok(Trace {
+            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+            links: stat.st_nlink as u64,
+        })
+    }
+
+    /// What the path leads to now: the directory, the database and its log.
+    pub(super) fn contents(&self) -> io::Result<Contents> {
+        let inside = |file| -> io::Result<Identity> {
+            Ok(statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW)?.into())
+        };
+        Ok(Contents { directory: stat(&self.path)?.into(), database: inside(DATABASE)?, log: inside(WAL)? })
+    }
+}
+
+/// Which files a store is made of; others in their place are another store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Contents {
+    directory: Identity,
+    database: Identity,
+    log: Identity,
+}
+
+fn open_directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, path, flags, Mode::empty())
+}
+
+fn ours(file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
+    let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?;
+    check(&stat, shown, kind)
+}
+
+fn check(stat: &Stat, shown: &str, kind: FileType) -> Result<()> {
+    let is = FileType::from_raw_mode(stat.st_mode);
+    if is != kind {
+        let wanted = if kind == FileType::Directory { "a directory" } else { "a plain file" };
+        return Err(refused(format!(
+            "`{shown}` is not {wanted} (a symbolic link is not followed); move it away"
+        )));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if stat.st_uid != me {
+        return Err(refused(format!(
+            "`{shown}` belongs to user {}, and this process runs as user {me}; each user has a store of their own, so name another directory",
+            stat.st_uid
+        )));
+    }
+    let mode = stat.st_mode & 0o7777;
+    if mode & 0o077 != 0 {
+        let right = if kind == FileType::Directory { "700" } else { "600" };
+        return Err(refused(format!(
+            "`{shown}` is open to other users (mode {mode:o}); if that is a mistake, `chmod {right}` it"
+        )));
+    }
+    Ok(())
+}
+
+fn foreign(kind: u32) -> Option<&'static str> {
+    FOREIGN.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
+}
+
+fn explained(error: Errno) -> String {
+    io::Error::from(error).to_string()
+}
+
+/// A path below a directory that fits into the address of a socket however long the directory's own path is.
+pub(super) fn short_path(directory: BorrowedFd<'_>, file: &str) -> PathBuf {
+    format!("/proc/self/fd/{}/{file}", directory.as_raw_fd()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_known_by_their_numbers() {
+        for (magic, name) in [(0x6969, "NFS"), (0xFF53_4D42, "CIFS"), (0x0102_1997, "9p")] {
+            assert_eq!(foreign(magic), Some(name));
+        }
+        assert_eq!(foreign(0x6573_5546), Some("FUSE or virtiofs"));
+        for local in [0xEF53, 0x0102_1994, 0x5846_5342, 0x9123_683E, 0x794C_7630] {
+            assert_eq!(foreign(local), None, "ext4, tmpfs, xfs, btrfs, overlayfs");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Who is alive. Each client has a file that it keeps locked, and the kernel lets go of the lock when the process dies,
+//! whatever it died of and in whichever PID namespace. Beside it stand two sockets: one to listen for pokes, one for
+//! others to hear of its death.
+
+use std::fmt;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+
+use rustix::fs::{AtFlags, Mode, OFlags, chmodat, openat, unlinkat};
+
+use super::place::short_path;
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+
+/// One opened store; a random number, never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ClientId(u64);
+
+impl ClientId {
+    /// Who acts when nobody does: at the opening of a store.
+    pub(super) const NOBODY: ClientId = ClientId(0);
+
+    pub(super) fn fresh() -> Result<Self> {
+        let number = getrandom::u64()
+            .map_err(|error| Error::System { what: "random numbers", why: error.to_string() })?;
+        Ok(ClientId(number.max(1)))
+    }
+
+    pub(super) fn from_sql(number: i64) -> Self {
+        ClientId(number as u64)
+    }
+
+    pub(super) fn as_sql(self) -> i64 {
+        self.0 as i64
+    }
+
+    fn file(self, ending: &str) -> String {
+        format!("{:016x}.{ending}", self.0)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+const LOCK: &str = "lock";
+const SOCK: &str = "sock";
+const POKE: &str = "poke";
+
+/// The folder in which clients show themselves.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    folder: Arc<OwnedFd>,
+}
+
+/// One's own files, gone when this is dropped.
+#[derive(Debug)]
+pub(super) struct Presence {
+    clients: Clients,
+    id: ClientId,
+    /// Locked as long as this client lives.
+    _lock: File,
+}
+
+/// Where others reach a client.
+#[derive(Debug)]
+pub(super) struct Ears {
+    pub(super) deaths: UnixListener,
+    pub(super) pokes: UnixDatagram,
+}
+
+impl Clients {
+    pub(super) fn new(folder: Arc<OwnedFd>) -> Self {
+        Clients { folder }
+    }
+
+    /// Called under the gate, so that nobody takes the file for a dead client's before it is locked.
+    pub(super) fn enter(&self) -> Result<(Presence, Ears)> {
+        let id = ClientId::fresh()?;
+        let entered = || -> io::Result<(Presence, Ears)> {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let lock = File::from(openat(&*self.folder, id.file(LOCK), flags, Mode::from_raw_mode(0o600))?);
+            let presence = Presence { clients: self.clone(), id, _lock: lock };
+            presence._lock.try_lock().map_err(io::Error::from)?;
+            let deaths = UnixListener::bind(self.path(id, SOCK))?;
+            let pokes = UnixDatagram::bind(self.path(id, POKE))?;
+            for ending in [SOCK, POKE] {
+                chmodat(&*self.folder, id.file(ending), Mode::from_raw_mode(0o600), AtFlags::empty())?;
+            }
+            deaths.set_nonblocking(true)?;
+            pokes.set_nonblocking(true)?;
+            Ok((presence, Ears { deaths, pokes }))
+        };
+        entered().map_err(|error| Error::Refused {
+            store: "file",
+            why: format!("this process could not show itself in `clients`: {error}"),
+        })
+    }
+
+    fn path(&self, id: ClientId, ending: &str) -> std::path::PathBuf {
+        short_path(self.folder.as_fd(), &id.file(ending))
+    }
+
+    /// Where a connection to this client ends with its life.
+    pub(super) fn death_path(&self, id: ClientId) -> std::path::PathBuf {
+        self.path(id, SOCK)
+    }
+
+    pub(super) fn poke_path(&self, id: ClientId) -> std::path::PathBuf {
+        self.path(id, POKE)
+    }
+
+    /// Whether it has died. In doubt it lives: then its TTL ends what it holds.
+    pub(super) fn is_dead(&self, id: ClientId) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match openat(&*self.folder, id.file(LOCK), flags, Mode::empty()) {
+            // Shared, so that two who ask at the same time do not take each other for the owner.
+            Ok(file) => match File::from(file).try_lock_shared() {
+                Ok(()) => true,
+                Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
+            },
+            Err(error) => error == rustix::io::Errno::NOENT,
+        }
+    }
+
+    /// Everybody who has a file here, alive or not.
+    pub(super) fn all(&self) -> io::Result<Vec<ClientId>> {
+        let mut found = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&*self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy();
+            if let Some((number, _)) = name.split_once('.')
+                && let Ok(number) = u64::from_str_radix(number, 16)
+            {
+                found.push(ClientId(number));
+            }
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Takes a dead client's files away.
+    pub(super) fn clear(&self, id: ClientId) {
+        // The lock last: where it is, somebody may still clear the rest.
+        for ending in [SOCK, POKE, LOCK] {
+            let _ = unlinkat(&*self.folder, id.file(ending), AtFlags::empty());
+        }
+    }
+}
+
+impl Presence {
+    pub(super) fn id(&self) -> ClientId {
+        self.id
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.clients.clear(self.id);
+    }
+}

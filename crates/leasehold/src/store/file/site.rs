@@ -1,0 +1,279 @@
+//! One opened directory: its desk, this client's presence in it, and the tasks that listen.
+//!
+//! Three tasks live as long as a site: one hears pokes, one lets others hear of our death (by keeping their connections
+//! open until it comes), one does chores. One more for each process that a waiter of ours stands behind watches for
+//! its death.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Weak;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use rusqlite::Connection;
+use tokio::io::AsyncReadExt;
+use tokio::net::{UnixDatagram, UnixListener, UnixStream};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::AbortHandle;
+
+use super::book::News;
+use super::db::{Db, Fault, connect};
+use super::desk::{Desk, Gate, out_of_time};
+use super::messenger::{Bells, Chore, Messenger};
+use super::place::{Place, refused};
+use super::presence::{ClientId, Clients, Ears, Presence};
+use super::rows;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::sync::{Arc, Mutex, lock};
+
+/// How long a kernel may take to let go of a dead process's lock after it closed its sockets.
+const DYING: Duration = Duration::from_millis(50);
+
+/// How often a process is looked at that cannot be watched.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The most processes that are watched at the same time; the others are found dead when somebody looks.
+const WATCHED_MAX: usize = 256;
+
+/// A log beyond this is written back when a store is opened.
+const LOG_BYTES: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) place: Arc<Place>,
+    pub(super) desk: Arc<Desk>,
+    clock: Clock,
+    clients: Clients,
+    presence: Presence,
+    bells: Arc<Bells>,
+    /// For what concerns us after a poke: it reads while others write.
+    reader: Mutex<Connection>,
+    watched: Mutex<HashMap<ClientId, AbortHandle>>,
+    tasks: Mutex<Vec<AbortHandle>>,
+    runtime: Handle,
+}
+
+/// What is opened on a thread that may block.
+struct Opened {
+    place: Arc<Place>,
+    db: Db,
+    gate: Gate,
+    reader: Connection,
+    clients: Clients,
+    presence: Presence,
+    ears: Ears,
+    news: News,
+}
+
+fn open(path: &Path, clock: &Clock) -> Result<Opened> {
+    let (place, gate) = Place::open(path)?;
+    let (place, gate) = (Arc::new(place), Gate::new(gate));
+    let inside = gate.enter(clock).ok_or_else(out_of_time)?;
+    let explained = |fault: Fault| fault.explained(&place);
+    let mut db = Db::open(place.clone(), clock).map_err(explained)?;
+    let reader = connect(&place).map_err(|error| explained(error.into()))?;
+    let clients = Clients::new(place.clients().clone());
+    let (presence, ears) = clients.enter()?;
+    // Whoever died since somebody looked last.
+    let unreadable = |error: std::io::Error| refused(format!("`{}`: {error}", place.path().display()));
+    let mut known: BTreeSet<ClientId> = clients.all().map_err(unreadable)?.into_iter().collect();
+    let (in_book, _) = db.transact(clock, presence.id(), |book| book.clients()).map_err(explained)?;
+    known.extend(in_book);
+    known.remove(&presence.id());
+    known.retain(|client| clients.is_dead(*client));
+    let cleaned = db.transact(clock, presence.id(), |book| {
+        if !known.is_empty() {
+            book.bury(&known)?;
+        }
+        book.sweep()
+    });
+    let ((), news) = cleaned.map_err(explained)?;
+    known.iter().for_each(|dead| clients.clear(*dead));
+    drop(inside);
+    Ok(Opened { place, db, gate, reader, clients, presence, ears, news })
+}
+
+impl Site {
+    /// Dropped before its end, it leaves nothing behind.
+    pub(super) async fn open(path: &Path, clock: &Clock, bells: Arc<Bells>) -> Result<Arc<Self>> {
+        let (path, its_clock) = (path.to_owned(), clock.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&path, &its_clock)).await;
+        let opened = opened
+            .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
+        let Opened { place, db, gate, reader, clients, presence, ears, news } = opened;
+        let failed = |error: std::io::Error| Error::System {
+            what: "socket of the file store",
+            why: error.to_string(),
+        };
+        let deaths = UnixListener::from_std(ears.deaths).map_err(failed)?;
+        let pokes = UnixDatagram::from_std(ears.pokes).map_err(failed)?;
+        let (chores, to_do) = unbounded_channel();
+        let messenger = Arc::new(Messenger::new(clients.clone(), bells.clone(), chores).map_err(failed)?);
+        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence.id(), messenger.clone()));
+        let site = Arc::new(Site {
+            place,
+            desk,
+            clock: clock.clone(),
+            clients,
+            presence,
+            bells,
+            reader: Mutex::new(reader),
+            watched: Mutex::default(),
+            tasks: Mutex::default(),
+            runtime: Handle::current(),
+        });
+        let weak = Arc::downgrade(&site);
+        let tasks = [
+            tokio::spawn(hear_pokes(pokes, weak.clone())).abort_handle(),
+            tokio::spawn(keep_connections(deaths, clock.clone())).abort_handle(),
+            tokio::spawn(do_chores(to_do, weak)).abort_handle(),
+        ];
+        lock(&site.tasks).extend(tasks);
+        messenger.tell(news);
+        if site.place.log_bytes() > LOG_BYTES {
+            site.desk.write_back();
+        }
+        Ok(site)
+    }
+
+    /// Hears of the death of these clients from now on.
+    pub(super) fn watch(self: &Arc<Self>, clients: BTreeSet<ClientId>) {
+        let mut watched = lock(&self.watched);
+        for client in clients {
+            if watched.len() >= WATCHED_MAX || watched.contains_key(&client) {
+                continue;
+            }
+            let task = watch(client, self.clients.clone(), self.clock.clone(), Arc::downgrade(self));
+            watched.insert(client, self.runtime.spawn(task).abort_handle());
+        }
+    }
+
+    /// Those of them who are dead.
+    pub(super) fn dead(&self, mut clients: BTreeSet<ClientId>) -> BTreeSet<ClientId> {
+        clients.remove(&self.presence.id());
+        clients.retain(|client| self.clients.is_dead(*client));
+        clients
+    }
+
+    /// Whether it has died, or does so within a moment.
+    async fn dies(&self, client: ClientId) -> bool {
+        let until = self.clock.now().plus(DYING);
+        loop {
+            if self.clients.is_dead(client) {
+                return true;
+            }
+            if self.clock.now() >= until {
+                return false;
+            }
+            self.clock.sleep_until(self.clock.now().plus(DYING / 100)).await;
+        }
+    }
+
+    /// Takes out what dead clients held, and admits the next.
+    pub(super) async fn bury(&self, dead: BTreeSet<ClientId>) -> Result<(), Fault> {
+        if dead.is_empty() || !self.left_something(&dead) {
+            dead.iter().for_each(|client| self.clients.clear(*client));
+            return Ok(());
+        }
+        let buried = dead.clone();
+        self.desk.write(move |book| book.bury(&buried), false).await?;
+        dead.iter().for_each(|client| self.clients.clear(*client));
+        Ok(())
+    }
+
+    /// Many hear of a death, and one of them buries. In doubt, yes.
+    fn left_something(&self, dead: &BTreeSet<ClientId>) -> bool {
+        let reader = lock(&self.reader);
+        let left = |client: &ClientId| -> rusqlite::Result<bool> {
+            let mut any = reader.prepare_cached(
+                "SELECT 1 FROM holding WHERE client = ?1 AND NOT detached UNION ALL SELECT 1 FROM waiting WHERE client = ?1",
+            )?;
+            any.exists([client.as_sql()])
+        };
+        dead.iter().any(|client| left(client).unwrap_or(true))
+    }
+
+    /// After a poke: rings for every waiter of ours who was admitted, or has to look again.
+    fn hear(&self) {
+        let read = || -> rusqlite::Result<Vec<rows::Told>> {
+            let reader = lock(&self.reader);
+            let mut select = reader.prepare_cached(
+                "SELECT token, fence, fences, expires, ttl_ms FROM holding WHERE client = ?1 AND handed
+                 UNION ALL SELECT token, 0, 0, 0, 0 FROM waiting WHERE client = ?1 AND told",
+            )?;
+            select.query_map([self.presence.id().as_sql()], rows::Told::read)?.collect()
+        };
+        match read() {
+            Ok(told) => told.iter().for_each(|told| self.bells.ring(&told.token, told.grant)),
+            // Then everybody looks.
+            Err(_) => self.bells.ring_all(),
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let tasks = std::mem::take(&mut *lock(&self.tasks));
+        let watches = std::mem::take(&mut *lock(&self.watched));
+        tasks.iter().chain(watches.values()).for_each(AbortHandle::abort);
+    }
+}
+
+async fn hear_pokes(pokes: UnixDatagram, site: Weak<Site>) {
+    while pokes.readable().await.is_ok() {
+        while pokes.try_recv(&mut [0]).is_ok() {}
+        let Some(site) = site.upgrade() else { return };
+        site.hear();
+    }
+}
+
+/// Keeps every connection until the other side ends it. Ours end with this process.
+async fn keep_connections(deaths: UnixListener, clock: Clock) {
+    let ended =
+        |mut stream: UnixStream| async move { while matches!(stream.read(&mut [0; 16]).await, Ok(1..)) {} };
+    let mut kept = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            accepted = deaths.accept() => match accepted {
+                Ok((stream, _)) => kept.push(ended(stream)),
+                // No descriptor is left. Those who want to connect wait, or look by themselves.
+                Err(_) => clock.sleep_until(clock.now().plus(LOOK_EVERY)).await,
+            },
+            Some(()) = kept.next() => {}
+        }
+    }
+}
+
+async fn do_chores(mut to_do: UnboundedReceiver<Chore>, site: Weak<Site>) {
+    while let Some(chore) = to_do.recv().await {
+        let Some(site) = site.upgrade() else { return };
+        let done = match chore {
+            Chore::Suspect(client) if site.dies(client).await => site.bury([client].into()).await,
+            Chore::Suspect(_) => Ok(()),
+            Chore::Admit(name) => site.desk.write(move |book| book.admit(vec![name.clone()]), true).await,
+        };
+        if let Err(fault) = done {
+            // Whoever waits looks by itself within a third of its TTL.
+            tracing::debug!(error = %fault.explained(&site.place), "a chore of the file store failed");
+        }
+    }
+}
+
+/// Until this client has died and been buried. The connection breaks when it dies; its lock is the truth.
+async fn watch(client: ClientId, clients: Clients, clock: Clock, site: Weak<Site>) {
+    loop {
+        if let Ok(mut stream) = UnixStream::connect(clients.death_path(client)).await {
+            while matches!(stream.read(&mut [0; 16]).await, Ok(1..)) {}
+        }
+        let Some(site) = site.upgrade() else { return };
+        if site.dies(client).await && site.bury([client].into()).await.is_ok() {
+            lock(&site.watched).remove(&client);
+            return;
+        }
+        drop(site);
+        clock.sleep_until(clock.now().plus(LOOK_EVERY)).await;
+    }
+}

@@ -1,0 +1,42 @@
+//! What the holders of a name have between them, and who fits beside them: the one rule of sharing, for every store that
+//! decides in this process.
+
+use crate::claim::Share;
+
+/// What the holders of a name have between them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) exclusive: usize,
+    pub(crate) shared: usize,
+    pub(crate) permits: u64,
+}
+
+impl Held {
+    pub(crate) fn add(&mut self, share: Share) {
+        match share {
+            Share::Exclusive => self.exclusive += 1,
+            Share::Shared => self.shared += 1,
+            Share::Permits(permits) => self.permits += u64::from(permits.take()),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, share: Share) {
+        match share {
+            Share::Exclusive => self.exclusive -= 1,
+            Share::Shared => self.shared -= 1,
+            Share::Permits(permits) => self.permits -= u64::from(permits.take()),
+        }
+    }
+
+    pub(crate) fn admits(self, share: Share) -> bool {
+        let Held { exclusive, shared, permits: used } = self;
+        match share {
+            Share::Exclusive => exclusive == 0 && shared == 0 && used == 0,
+            Share::Shared => exclusive == 0 && used == 0,
+            Share::Permits(permits) => {
+                let limit = u64::from(permits.limit());
+                exclusive == 0 && shared == 0 && used + u64::from(permits.take()) <= limit
+            }
+        }
+    }
+}

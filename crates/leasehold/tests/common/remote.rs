@@ -1,0 +1,308 @@
+//! A store in another process: each call crosses to a child over a socket, and its answer comes back.
+//!
+//! A test file that uses it says what its child serves, and starts as many children as it likes with [`Remote::spawn`]:
+//!
+//! ```ignore
+//! #[test]
+//! fn remote_worker() {
+//!     remote::serve(|work| async move { open(&work).await as Arc<dyn Store> });
+//! }
+//! ```
+//!
+//! The child is the test program itself, run for that one test. The socket is its standard input: its standard output
+//! belongs to the test harness.
+//!
+//! All that is sent on one line is heard in the order in which it was sent, and a call that is dropped is dropped over
+//! there before anything later is heard. So it is never executed after a later call, and a line adds nothing to the
+//! `late_window` of the store behind it. Between two lines there is no such order: a call that was dropped on one may
+//! still be on its way when another is heard.
+
+mod wire;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use async_trait::async_trait;
+use leasehold::{
+    Acquired, Capabilities, Claim, Clock, Converted, Error, Evicted, Name, Released, Renewed, Result, Share,
+    Status, Store, Ticket, Ttl,
+};
+use tokio::sync::oneshot;
+use wire::Wire;
+
+pub(crate) use wire::crossed;
+
+const WORK: &str = "LEASEHOLD_TEST_REMOTE";
+
+/// The call under which a child says what its store can do, before it is asked anything.
+const HELLO: u64 = 0;
+
+/// Said of a call for which nobody waits any more.
+const DROP: &str = "drop";
+
+/// A store in a child process. Clones share the child and the line to it; it ends in good order with the last of them.
+#[derive(Clone)]
+pub(crate) struct Remote(Arc<Line>);
+
+struct Line {
+    child: Arc<Mutex<Child>>,
+    pid: u32,
+    /// Frames on their way. A thread of its own writes them, so that a child that stands still holds up no runtime.
+    outbox: mpsc::Sender<Vec<u8>>,
+    calls: Calls,
+    last_call: AtomicU64,
+    capabilities: Capabilities,
+    clock: Clock,
+}
+
+/// Who waits for an answer; `None` once the process is gone.
+type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Vec<u8>>>>>>;
+
+impl Remote {
+    /// Starts this test program again as a child that opens `work`, and waits until it has. The clock's timer belongs to
+    /// the runtime this is called in.
+    pub(crate) async fn spawn(work: &str) -> Self {
+        let (line, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "remote_worker", "--nocapture"])
+            .env(WORK, work)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (pid, child) = (child.id(), Arc::new(Mutex::new(child)));
+        let (reply, hello) = oneshot::channel();
+        let calls: Calls = Arc::new(Mutex::new(Some(HashMap::from([(HELLO, reply)]))));
+
+        let (outbox, frames) = mpsc::channel::<Vec<u8>>();
+        let mut to_child = line.try_clone().unwrap();
+        thread::spawn(move || {
+            while frames.recv().is_ok_and(|frame| to_child.write_all(&frame).is_ok()) {}
+            // Nobody is left who could ask: this ends the child. If it is gone already, so much the better.
+            let _ = to_child.shutdown(Shutdown::Write);
+        });
+        let (answered, reaped) = (calls.clone(), child.clone());
+        thread::spawn(move || {
+            read_frames(line, |id, body| {
+                let caller = answered.lock().unwrap().as_mut().and_then(|calls| calls.remove(&id));
+                caller.map(|caller| caller.send(body));
+            });
+            *answered.lock().unwrap() = None;
+            reaped.lock().unwrap().wait().unwrap();
+        });
+
+        let hello = hello.await.expect("a child that opens its store (has this file a `remote_worker`?)");
+        let (capabilities, clock) = (Wire::take(&mut &hello[..]), Clock::system().unwrap());
+        let last_call = AtomicU64::new(HELLO);
+        Remote(Arc::new(Line { child, pid, outbox, calls, last_call, capabilities, clock }))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Kills the process without a warning; when this returns, it is dead.
+    pub(crate) fn kill(&self) {
+        let mut child = self.0.child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Line {
+    async fn ask<T: Wire>(&self, call: impl Wire + Send) -> Result<T> {
+        let gone =
+            || Error::Unreachable { store: self.capabilities.store, why: "the process is gone".into() };
+        let id = self.last_call.fetch_add(1, Ordering::Relaxed) + 1;
+        let (reply, answer) = oneshot::channel();
+        self.calls.lock().unwrap().as_mut().ok_or_else(gone)?.insert(id, reply);
+        let _asked = Asked { line: self, id };
+        self.send(id, &call);
+        answer.await.map(|body| T::take(&mut &body[..])).map_err(|_| gone())
+    }
+
+    fn send(&self, id: u64, message: &impl Wire) {
+        // Where nobody writes any more the process is gone, and whoever waits for an answer is told so.
+        let _ = self.outbox.send(frame(id, message));
+    }
+}
+
+/// A call under way. Dropped before its answer came, it is dropped over there too.
+struct Asked<'a> {
+    line: &'a Line,
+    id: u64,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let unanswered = self.line.calls.lock().unwrap().as_mut().and_then(|calls| calls.remove(&self.id));
+        if unanswered.is_some() {
+            self.line.send(self.id, &DROP);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Remote {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        self.0.ask(("acquire", claim.clone())).await?
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        match self.0.ask(("renew", due.to_vec())).await {
+            Ok(answers) => answers,
+            Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        self.0.ask(("release", ticket.clone())).await?
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        self.0.ask(("convert", (ticket.clone(), to))).await?
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        self.0.ask(("inspect", name.clone())).await?
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        self.0.ask(("list", (prefix.to_owned(), limit))).await?
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        self.0.ask(("evict", name.clone())).await?
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities.clone()
+    }
+
+    /// The machine's clock, which is the same in all its processes.
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Remote({} in process {})", self.0.capabilities.store, self.pid())
+    }
+}
+
+/// The child's part: serves the store that `open` makes of the work, until the line ends. Does nothing in a process
+/// that is no child.
+pub(crate) fn serve<F: Future<Output = Arc<dyn Store>>>(open: impl FnOnce(String) -> F) {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let line = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open(work).await;
+        serve_calls(store, line).await;
+    });
+    // What still blocks a thread ends with the process.
+    runtime.shutdown_background();
+}
+
+enum Event {
+    Heard(u64, Vec<u8>),
+    Woken(u64),
+    End,
+}
+
+/// Wakes one call, in its turn among what is heard.
+struct Bell {
+    id: u64,
+    events: tokio::sync::mpsc::UnboundedSender<Event>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let _ = self.events.send(Event::Woken(self.id));
+    }
+}
+
+/// All calls are polled here, one event after the other. Each has a waker of its own: polled along with others, a store
+/// that forgets to wake somebody would not be found out.
+async fn serve_calls(store: Arc<dyn Store>, mut line: UnixStream) {
+    let (events, mut inbox) = tokio::sync::mpsc::unbounded_channel();
+    let (heard, to_read) = (events.clone(), line.try_clone().unwrap());
+    thread::spawn(move || {
+        read_frames(to_read, |id, body| drop(heard.send(Event::Heard(id, body))));
+        heard.send(Event::End)
+    });
+    let can = store.capabilities();
+    assert_eq!(crossed(&can), can, "a capability that does not cross");
+    line.write_all(&frame(HELLO, &can)).unwrap();
+
+    let mut calls: HashMap<u64, Pin<Box<dyn Future<Output = Vec<u8>>>>> = HashMap::new();
+    while let Some(event) = inbox.recv().await {
+        let id = match event {
+            Event::Heard(id, message) if String::take(&mut &message[..]) == DROP => {
+                calls.remove(&id);
+                continue;
+            }
+            Event::Heard(id, call) => {
+                calls.insert(id, Box::pin(answer(store.clone(), id, call)));
+                id
+            }
+            Event::Woken(id) => id,
+            Event::End => return,
+        };
+        let Some(call) = calls.get_mut(&id) else { continue };
+        let waker = Waker::from(Arc::new(Bell { id, events: events.clone() }));
+        if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
+            calls.remove(&id);
+            // Where nobody reads it, the line is about to end.
+            let _ = line.write_all(&answer);
+        }
+    }
+}
+
+async fn answer(store: Arc<dyn Store>, id: u64, call: Vec<u8>) -> Vec<u8> {
+    let from = &mut &call[..];
+    match String::take(from).as_str() {
+        "acquire" => frame(id, &store.acquire(&Wire::take(from)).await),
+        "renew" => frame(id, &store.renew(&Vec::take(from)).await),
+        "release" => frame(id, &store.release(&Wire::take(from)).await),
+        "convert" => frame(id, &store.convert(&Wire::take(from), Wire::take(from)).await),
+        "inspect" => frame(id, &store.inspect(&Wire::take(from)).await),
+        "list" => frame(id, &store.list(&String::take(from), Wire::take(from)).await),
+        "evict" => frame(id, &store.evict(&Wire::take(from)).await),
+        other => panic!("{other} is no call"),
+    }
+}
+
+/// A frame: which call, how many bytes, and those.
+fn frame(id: u64, value: &impl Wire) -> Vec<u8> {
+    let mut body = Vec::new();
+    value.put(&mut body);
+    let mut frame = [id.to_le_bytes(), (body.len() as u64).to_le_bytes()].concat();
+    frame.extend(body);
+    frame
+}
+
+/// Reads frames until the line ends.
+fn read_frames(line: UnixStream, mut each: impl FnMut(u64, Vec<u8>)) {
+    let (mut line, mut head) = (BufReader::new(line), [0; 16]);
+    while line.read_exact(&mut head).is_ok() {
+        let mut head = &head[..];
+        let (id, length) = Wire::take(&mut head);
+        let mut body = vec![0; length];
+        if line.read_exact(&mut body).is_err() {
+            return;
+        }
+        each(id, body);
+    }
+}
