@@ -44,6 +44,9 @@ use crate::ttl::Ttl;
 /// a token that waits, goes on waiting in the same place. A repeated release says `NotHeld`. Once a release
 /// has been sent for a token, the client never uses that token again.
 ///
+/// **Names and token.** A token that is shown at other names than those it claimed holds nothing there, and nothing
+/// changes.
+///
 /// **Dropped futures.** Dropping a call's future leaves its outcome unknown; the client then releases the
 /// ticket, so a store need not clean up by itself. A future that is dropped after others joined the same
 /// queue must not block them.

@@ -2,7 +2,7 @@
 
 use super::hand::{Hand, ok};
 use super::{Trial, always};
-use crate::claim::{Acquired, Renewed, Wait};
+use crate::claim::{Acquired, Renewed, Ticket, Wait};
 use crate::event::Loss;
 
 cases! {
@@ -11,6 +11,7 @@ cases! {
     a_late_release_does_not_touch_the_next_holder: OnlyTheHolder, always;
     a_renewal_proves_token_and_fence: OnlyTheHolder, |can| can.fenced;
     a_renewal_never_makes_a_claim_again: OnlyTheHolder, always;
+    a_token_at_another_name_holds_nothing: OnlyTheHolder, always;
     a_dead_holder_is_free_within_its_ttl: NoDeadlockByDeath, always;
     the_store_excludes_for_as_long_as_the_holder_may_believe: NeverBelieveLonger, always;
     a_renewal_moves_the_deadline_and_never_shortens_it: NeverBelieveLonger, always;
@@ -78,6 +79,17 @@ async fn a_renewal_never_makes_a_claim_again(t: &Trial<'_>) {
     assert_eq!(a.renew(&mine).await, Renewed::Lost(Loss::Deleted));
     assert!(b.inspect("x").await.is_none());
     b.take(&mut b.exclusive("x")).await;
+}
+
+async fn a_token_at_another_name_holds_nothing(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    a.take(&mut mine).await;
+    let elsewhere = Ticket { names: a.name("y").into(), fence: None, ..mine.clone() };
+    assert_eq!(a.renew(&elsewhere).await, Renewed::Lost(Loss::Deleted));
+    assert!(a.holds_nothing(&elsewhere).await);
+    assert!(b.is_refused(&b.exclusive("x")).await, "released by a ticket for another name");
+    assert!(a.release(&mine).await);
 }
 
 async fn a_dead_holder_is_free_within_its_ttl(t: &Trial<'_>) {

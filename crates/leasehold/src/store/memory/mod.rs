@@ -92,11 +92,9 @@ impl Store for Memory {
         let (mut state, now) = self.state();
         due.iter()
             .map(|(ticket, ttl)| {
-                let fence = state.holdings.get(&ticket.token).map(|holding| holding.fence);
-                if fence.is_none() || ticket.fence.is_some_and(|proven| fence != Some(proven)) {
-                    return Ok(Renewed::Lost(state.why_gone(&ticket.names)));
-                }
-                match state.rearm(&ticket.token, *ttl, now) {
+                let proves = |fence| ticket.fence.is_none_or(|proven| proven == fence);
+                let held = state.holding(ticket).is_some_and(|holding| proves(holding.fence));
+                match held.then(|| state.rearm(&ticket.token, *ttl, now)).flatten() {
                     Some(grant) => Ok(Renewed::Until(grant.valid_until)),
                     None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
                 }
@@ -106,7 +104,8 @@ impl Store for Memory {
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
         let (mut state, now) = self.state();
-        match state.let_go(&ticket.token) {
+        let held = state.holding(ticket).is_some();
+        match held.then(|| state.let_go(&ticket.token)).flatten() {
             Some(holding) => {
                 state.admit(&holding.ticket.names, now);
                 Ok(Released::Released)
@@ -120,7 +119,7 @@ impl Store for Memory {
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let (mut state, now) = self.state();
-        let Some(holding) = state.holdings.get(&ticket.token) else { return Ok(Converted::NotHeld) };
+        let Some(holding) = state.holding(ticket) else { return Ok(Converted::NotHeld) };
         if holding.ticket.share == to {
             return Ok(Converted::Converted(holding.grant()));
         }

@@ -219,6 +219,11 @@ impl State {
         self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift: ttl.drift() });
     }
 
+    /// What a ticket holds: a token shown at other names than those it claimed holds nothing there.
+    pub(super) fn holding(&self, ticket: &Ticket) -> Option<&Holding> {
+        self.holdings.get(&ticket.token).filter(|holding| holding.ticket.names == ticket.names)
+    }
+
     /// Moves a holder's expiry on, never back.
     pub(super) fn rearm(&mut self, token: &Token, ttl: Ttl, now: Deadline) -> Option<Grant> {
         let holding = self.holdings.get_mut(token)?;
