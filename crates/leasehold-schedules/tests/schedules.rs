@@ -288,3 +288,36 @@ fn closing_meets_leases_waiters_and_watchers_at_any_moment() {
         assert!(matches!(block_on(world.a.mutex("x").lock()), Err(Error::Closed)));
     });
 }
+
+#[test]
+fn closing_meets_a_detached_lease_on_its_way_there_or_back() {
+    explore(|| {
+        let world = World::new();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (ours, theirs) = (world.a.clone(), world.b.clone());
+                thread::spawn(move || {
+                    block_on(async {
+                        let lease = match ours.mutex("x").lock_detached().await {
+                            Ok(lease) => lease,
+                            Err(Error::Closed) => return,
+                            Err(error) => panic!("{error}"),
+                        };
+                        thread::yield_now();
+                        // Whoever has it in hand has it, be the client closed or not.
+                        let mut again = theirs.detached("x", lease.token().clone()).unwrap();
+                        again.extend(Duration::from_secs(60)).await.unwrap();
+                        match lease.release().await {
+                            Ok(()) | Err(Error::Unknown { .. }) => {}
+                            Err(Error::Closed) => again.release().await.unwrap(),
+                            Err(error) => panic!("{error}"),
+                        }
+                    });
+                })
+            })
+            .collect();
+        block_on(world.a.close());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        world.nothing_is_left();
+    });
+}

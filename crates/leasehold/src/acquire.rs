@@ -1,11 +1,12 @@
-//! How a request becomes a lease: inline, at the meeting, or straight at the store; and what is done with a
-//! grant that comes late.
+//! How a request becomes a lease: inline, at the meeting, or straight at the store, as a detached one always does; and
+//! what is done with a grant that comes late.
 
 use std::time::Duration;
 
 use crate::attempt::Attempt;
-use crate::claim::{Acquired, Busy, Claim, Names, Share, Ticket, Wait};
+use crate::claim::{Acquired, Busy, Claim, Grant, Names, Share, Ticket, Wait};
 use crate::clock::Deadline;
+use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
 use crate::lease::Lease;
@@ -35,9 +36,20 @@ pub(crate) enum Patience {
     Forever,
 }
 
+impl Patience {
+    fn wait_from(self, start: Deadline) -> Wait {
+        match self {
+            Patience::Never => Wait::Never,
+            Patience::For(duration) if duration.is_zero() => Wait::Never,
+            Patience::For(duration) => Wait::Until(start.plus(duration)),
+            Patience::Forever => Wait::Forever,
+        }
+    }
+}
+
 /// What came of a request.
-pub(crate) enum Outcome {
-    Lease(Lease),
+pub(crate) enum Outcome<T> {
+    Taken(T),
     Busy { busy: Busy, waited: Duration },
 }
 
@@ -49,17 +61,16 @@ const LAST_WORD: Duration = Duration::from_millis(250);
 /// # Cancel safety
 /// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in line given up, a grant
 /// passed on or released.
-pub(crate) async fn acquire(client: &Arc<Client>, request: &Request, patience: Patience) -> Result<Outcome> {
+pub(crate) async fn acquire(
+    client: &Arc<Client>,
+    request: &Request,
+    patience: Patience,
+) -> Result<Outcome<Lease>> {
     // A loop that takes and releases a free lock would otherwise never let other tasks run.
     tokio::task::coop::consume_budget().await;
     client.check(request)?;
     let start = client.clock().now();
-    let wait = match patience {
-        Patience::Never => Wait::Never,
-        Patience::For(duration) if duration.is_zero() => Wait::Never,
-        Patience::For(duration) => Wait::Until(start.plus(duration)),
-        Patience::Forever => Wait::Forever,
-    };
+    let wait = patience.wait_from(start);
     loop {
         let met = match &request.room {
             Some(key) => match Visit::new(client, key, wait).await? {
@@ -96,11 +107,36 @@ pub(crate) async fn acquire(client: &Arc<Client>, request: &Request, patience: P
             now = client.clock().now();
         }
         client.events.acquired(&request.names, baton.fence, now.since(start), passed);
-        return Ok(Outcome::Lease(Lease::new(baton, now)));
+        return Ok(Outcome::Taken(Lease::new(baton, now)));
     }
 }
 
-fn no(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome {
+/// The same for a lease that nobody keeps. It does not go through the meeting: what is passed on needs a keeper.
+///
+/// # Cancel safety
+/// As [`acquire`]; it ends in the same poll in which the lease is let loose.
+pub(crate) async fn acquire_detached(
+    client: &Arc<Client>,
+    request: &Request,
+    patience: Patience,
+) -> Result<Outcome<Detached>> {
+    tokio::task::coop::consume_budget().await;
+    client.check(request)?;
+    let start = client.clock().now();
+    let wait = patience.wait_from(start);
+    let mut arriving = match ask(client, request, wait, true).await? {
+        Asked::Granted(ticket, grant) => Detached::arriving(client, ticket, grant, request.terms.ttl),
+        Asked::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
+        Asked::TimedOut => {
+            let busy = who_is_in_the_way(client, request).await?;
+            return Ok(no(client, request, busy, start, wait));
+        }
+    };
+    arriving.ensure_validity(request.min_validity).await?;
+    arriving.let_loose(start).map(Outcome::Taken)
+}
+
+fn no<T>(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome<T> {
     let waited = match wait {
         Wait::Never => Duration::ZERO,
         _ => client.clock().now().since(start),
@@ -109,12 +145,31 @@ fn no(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wai
     Outcome::Busy { busy, waited }
 }
 
-/// Asks the store for this task alone.
+/// Asks the store for this task alone, and takes what it grants into the keeper's care.
 async fn ask_directly(client: &Arc<Client>, request: &Request, wait: Wait) -> Result<Met> {
+    Ok(match ask(client, request, wait, false).await? {
+        Asked::Busy(busy) => Met::Busy(busy),
+        Asked::TimedOut => Met::TimedOut,
+        Asked::Granted(ticket, grant) => {
+            let held = Held::new(client, ticket, grant, request.terms, None);
+            Met::Granted(Baton { held, fence: grant.fence, fences_left: 0 })
+        }
+    })
+}
+
+/// What a store said to one task.
+enum Asked {
+    /// Whoever is told this has a claim to take care of, before the next await.
+    Granted(Ticket, Grant),
+    Busy(Busy),
+    TimedOut,
+}
+
+async fn ask(client: &Client, request: &Request, wait: Wait, detached: bool) -> Result<Asked> {
     let Request { names, share, terms, owner, .. } = request;
     let token = Token::fresh(owner)?;
     let ticket = Ticket { names: names.clone(), token, share: *share, fence: None };
-    let claim = Claim { ticket: ticket.clone(), ttl: terms.ttl, wait, fences: 1 };
+    let claim = Claim { ticket: ticket.clone(), ttl: terms.ttl, wait, fences: 1, detached };
     let attempt = Attempt::new(client, claim);
     // The store ends the wait by itself and says who is in the way; this is for one that hangs.
     let enough = match wait {
@@ -125,14 +180,11 @@ async fn ask_directly(client: &Arc<Client>, request: &Request, wait: Wait) -> Re
     let answer = tokio::select! {
         biased;
         answer = attempt => answer?,
-        () = client.clock().sleep_until(enough) => return Ok(Met::TimedOut),
+        () = client.clock().sleep_until(enough) => return Ok(Asked::TimedOut),
     };
     Ok(match answer {
-        Acquired::Busy(busy) => Met::Busy(busy),
-        Acquired::Granted(grant) => {
-            let held = Held::new(client, ticket, grant, *terms, None);
-            Met::Granted(Baton { held, fence: grant.fence, fences_left: 0 })
-        }
+        Acquired::Busy(busy) => Asked::Busy(busy),
+        Acquired::Granted(grant) => Asked::Granted(ticket, grant),
     })
 }
 

@@ -24,14 +24,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::coop;
 
-use crate::claim::{Evicted, Status};
+use crate::claim::{Evicted, Names, Status};
 use crate::connect::Options;
 use crate::error::{Error, Result};
 use crate::event::Loss;
+use crate::fence::Fence;
 use crate::janitor::Janitor;
 use crate::lease::{Proof, Setback};
 use crate::name::IntoName;
 use crate::store::{Capabilities, Store};
+use crate::token::Token;
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
 pub fn connect(url: &str) -> Result<Locks> {
@@ -67,6 +69,11 @@ impl Locks {
     /// A lock that one holder at a time has.
     pub fn mutex(&self, name: impl IntoName) -> Mutex {
         Mutex { inner: self.inner.mutex(name), engine: self.engine.clone() }
+    }
+
+    /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].
+    pub fn detached(&self, name: impl IntoName, token: Token) -> Result<Detached> {
+        Ok(Detached { inner: self.inner.detached(name, token)?, engine: self.engine.clone() })
     }
 
     /// Who holds a name, who waits, and for how long; `None` where nobody does.
@@ -160,6 +167,18 @@ impl Mutex {
     pub fn try_lock(&self) -> Result<Option<Lease>> {
         let inner = self.engine.block_on(self.inner.try_lock())??;
         Ok(inner.map(|inner| Lease { inner, engine: self.engine.clone() }))
+    }
+
+    /// Waits for the lock and takes it for longer than this process may live. See [`crate::Mutex::lock_detached`].
+    pub fn lock_detached(&self) -> Result<Detached> {
+        let inner = self.engine.block_on(self.inner.lock_detached())??;
+        Ok(Detached { inner, engine: self.engine.clone() })
+    }
+
+    /// The same if it is free; `None` where it is not.
+    pub fn try_lock_detached(&self) -> Result<Option<Detached>> {
+        let inner = self.engine.block_on(self.inner.try_lock_detached())??;
+        Ok(inner.map(|inner| Detached { inner, engine: self.engine.clone() }))
     }
 
     /// Locks, does the work, and lets go. See [`Lease::run`].
@@ -257,6 +276,52 @@ impl Deref for Lease {
 
     fn deref(&self) -> &Proof {
         &self.inner
+    }
+}
+
+/// A lease that nobody keeps; see [`crate::Detached`]. Dropping it does not let go.
+#[must_use = "it stays taken until its TTL is over: keep its token, or release it"]
+#[derive(Debug)]
+pub struct Detached {
+    // Before the engine, as in a lease.
+    inner: crate::Detached,
+    engine: Arc<Engine>,
+}
+
+impl Detached {
+    /// What is held.
+    pub fn names(&self) -> &Names {
+        self.inner.names()
+    }
+
+    /// What it takes to take it up again. See [`crate::Detached::token`].
+    pub fn token(&self) -> &Token {
+        self.inner.token()
+    }
+
+    /// The fence; `None` where it was taken up again by its token alone.
+    pub fn fence(&self) -> Option<Fence> {
+        self.inner.fence()
+    }
+
+    /// Tells it its fence. See [`crate::Detached::with_fence`].
+    pub fn with_fence(self, fence: Fence) -> Self {
+        Detached { inner: self.inner.with_fence(fence), engine: self.engine }
+    }
+
+    /// How long it lasts at least, as far as this process knows. See [`crate::Detached::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.inner.remaining()
+    }
+
+    /// Has it last for this TTL from now on. See [`crate::Detached::extend`].
+    pub fn extend(&mut self, ttl: Duration) -> Result<()> {
+        self.engine.block_on(self.inner.extend(ttl))?
+    }
+
+    /// Lets go, and says whether it was held to the end. See [`crate::Detached::release`].
+    pub fn release(self) -> Result<()> {
+        self.engine.block_on(self.inner.release())?
     }
 }
 

@@ -179,6 +179,9 @@ pub struct Claim {
     /// How many fences to give with the grant, 1 to 16: one for each task of this client that can be served
     /// in turn under the same grant. A store without fence blocks gives one.
     pub fences: u16,
+    /// Whether it is to outlive the client that asked: such a claim lives by its TTL alone, also on a store that
+    /// frees what a dead client held.
+    pub detached: bool,
 }
 
 /// Names, token and share: enough to renew, release or withdraw, with or without a grant.
@@ -190,7 +193,8 @@ pub struct Ticket {
     pub token: Token,
     /// How much of it.
     pub share: Share,
-    /// The first fence of the grant, where there is one. Renewal proves token *and* fence.
+    /// The first fence of the grant, where there is one. Renewal proves token *and* fence; a ticket without a fence,
+    /// from one who knows only the token of a [`Detached`](crate::Detached), proves that alone.
     pub fence: Option<Fence>,
 }
 

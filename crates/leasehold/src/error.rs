@@ -63,7 +63,7 @@ pub enum Error {
     Unknown {
         /// What was held.
         names: Names,
-        /// The operation: `release` or `extend`.
+        /// The operation: `release`, `release detached` or `extend`.
         what: &'static str,
         /// What was seen.
         why: String,
@@ -196,6 +196,11 @@ impl fmt::Display for UnknownText<'_> {
                 f,
                 "whether the lease on {names} was extended is unknown ({why}); it lasts as long as it did before, so \
                  look at what remains, or try again"
+            ),
+            "release detached" => write!(
+                f,
+                "whether {names} was released is unknown ({why}); it is tried again in the background while this \
+                 process runs, and its TTL ends it in any case"
             ),
             _ => write!(
                 f,

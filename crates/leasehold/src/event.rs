@@ -44,10 +44,13 @@ pub enum Loss {
     Closed,
     /// Its own holder let it go.
     Released,
+    /// It is not in the store any more, and nobody watched how it went: a [`Detached`](crate::Detached) one whose TTL is
+    /// over, or that was let go or evicted.
+    Gone,
 }
 
 impl Loss {
-    const ALL: [Loss; 8] = [
+    const ALL: [Loss; 9] = [
         Loss::Expired,
         Loss::Taken,
         Loss::Deleted,
@@ -56,6 +59,7 @@ impl Loss {
         Loss::Clock,
         Loss::Closed,
         Loss::Released,
+        Loss::Gone,
     ];
 
     /// A word for logs, metrics and machines.
@@ -69,6 +73,7 @@ impl Loss {
             Loss::Clock => "clock",
             Loss::Closed => "closed",
             Loss::Released => "released",
+            Loss::Gone => "gone",
         }
     }
 
@@ -93,6 +98,7 @@ impl fmt::Display for Loss {
             Loss::Clock => "a clock leapt",
             Loss::Closed => "the client was closed",
             Loss::Released => "its holder let it go",
+            Loss::Gone => "it is not in the store any more: its TTL was over, or it was let go or evicted",
         })
     }
 }
@@ -143,7 +149,7 @@ pub enum Event {
         /// How long the grant had been held.
         held: Duration,
     },
-    /// A lease was let go by its holder.
+    /// A lease was let go by its holder. (A [`Detached`](crate::Detached) one: by the client that took it.)
     Released {
         /// What was held.
         names: Names,
@@ -219,6 +225,13 @@ impl Events {
         if let Some(line) = &self.hook {
             line.send(Event::Released { names: names.clone(), fence, held });
         }
+    }
+
+    /// The same for a lease that another process took. Neither its fence nor how long it was held is known here, so
+    /// it is counted and logged, and makes no event.
+    pub(crate) fn released_for_another(&self, names: &Names) {
+        metrics::counter!("leasehold_released_total").increment(1);
+        tracing::debug!(%names, "released for the process that took it");
     }
 
     /// Ends when the hook has heard everything so far.

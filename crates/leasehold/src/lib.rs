@@ -21,6 +21,8 @@
 //! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
+//! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
+//!   extends or releases it.
 //! - [`Error`] keeps busy, lost, unreachable, unknown and the rest apart, and says what to do.
 //! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
 //!   (names in the documentation of [`event`]).
@@ -38,6 +40,7 @@ mod claim;
 pub mod clock;
 mod closing;
 mod connect;
+mod detached;
 mod error;
 pub mod event;
 mod fence;
@@ -60,6 +63,7 @@ pub use claim::{
 };
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
+pub use detached::Detached;
 pub use error::{Error, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;

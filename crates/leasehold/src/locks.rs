@@ -5,10 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
-use crate::claim::{Evicted, Share, Status};
+use crate::claim::{Evicted, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::connect::Options;
+use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::janitor::Janitor;
@@ -18,10 +19,12 @@ use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
 use crate::store::{Capabilities, Store};
 use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
+use crate::token::Token;
 
 /// A client of a store: what [`connect`](crate::connect) gives.
 ///
-/// Clones are the same client. Its tasks end when the last clone, the last lease and the last proof are gone.
+/// Clones are the same client. Its tasks end when the last clone, the last lease (detached ones in hand included) and
+/// the last proof are gone.
 #[derive(Clone)]
 pub struct Locks {
     pub(crate) client: Arc<Client>,
@@ -67,6 +70,17 @@ impl Locks {
     /// A name that is not valid is reported when the lock is asked for.
     pub fn mutex(&self, name: impl IntoName) -> mutex::Mutex {
         mutex::Mutex::new(self.client.clone(), name.into_name())
+    }
+
+    /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or
+    /// later in the same. Nothing is sent: whether it still lasts, [`extend`](Detached::extend) and
+    /// [`release`](Detached::release) tell.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name.
+    pub fn detached(&self, name: impl IntoName, token: Token) -> Result<Detached> {
+        let names = name.into_name()?.into();
+        Ok(Detached::found(&self.client, Ticket { names, token, share: Share::Exclusive, fence: None }))
     }
 
     /// Who holds a name, which clients wait, and for how long; `None` where nobody does. (Tasks that wait for their own
@@ -117,6 +131,8 @@ impl Locks {
     /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); whoever
     /// waits for one, or asks for one from now on, is told [`Error::Closed`], and what it had asked for is withdrawn. A hook gets a second to hear the last events.
     ///
+    /// A [`Detached`] lease stays in the store; to be extended or released it is taken up again by another client.
+    ///
     /// Call it before a process ends: what is only dropped may not get out any more.
     ///
     /// # Cancel safety
@@ -147,7 +163,7 @@ impl Client {
     }
 
     /// What a store answers before a caller who does not wait has waited long enough.
-    async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
             answer = call => answer,
@@ -160,11 +176,13 @@ impl Client {
         Error::Unreachable { store: self.store.capabilities().store, why: "no answer in time".into() }
     }
 
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closing.is_closed() { Err(Error::Closed) } else { Ok(()) }
+    }
+
     /// Refuses what this store cannot do, before anything is sent.
     pub(crate) fn check(&self, request: &Request) -> Result<()> {
-        if self.closing.is_closed() {
-            return Err(Error::Closed);
-        }
+        self.check_open()?;
         let can = self.store.capabilities();
         let unsupported = |what, why| Err(Error::Unsupported { store: can.store, what, why });
         match request.share {

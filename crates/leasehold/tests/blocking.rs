@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::{Error, Loss, blocking};
+use leasehold::{Error, Loss, Token, blocking};
 
 #[test]
 fn threads_exclude_each_other_and_nothing_is_lost() {
@@ -91,6 +91,24 @@ fn a_lease_keeps_its_client_alive() {
     assert_eq!(lease.wait_lost(Duration::from_millis(2_000)).unwrap(), None, "it is still renewed");
     drop(lease);
     assert_eq!(proof.loss(), Some(Loss::Released));
+}
+
+#[test]
+fn a_detached_lease_is_taken_up_again_and_let_go() {
+    let locks = blocking::connect("memory:").unwrap();
+    let lease = locks.mutex("x").ttl(Duration::from_secs(60)).lock_detached().unwrap();
+    let (note, fence) = (lease.token().expose().to_owned(), lease.fence().unwrap());
+    assert!(lease.remaining() > Duration::from_secs(50));
+    drop(lease);
+    locks.settled().unwrap();
+    assert!(locks.mutex("x").try_lock_detached().unwrap().is_none());
+    let mut lease = locks.detached("x", Token::parse(&note).unwrap()).unwrap().with_fence(fence);
+    assert!(lease.remaining().is_zero());
+    lease.extend(Duration::from_secs(90)).unwrap();
+    assert!(lease.remaining() > Duration::from_secs(80));
+    assert_eq!((lease.names().to_string(), lease.fence()), ("`x`".to_owned(), Some(fence)));
+    lease.release().unwrap();
+    assert!(locks.mutex("x").try_lock().unwrap().is_some());
 }
 
 #[test]

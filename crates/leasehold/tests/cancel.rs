@@ -13,7 +13,7 @@ use common::{client, ms, paused_runtime, secs};
 use futures_util::FutureExt;
 use leasehold::store::faulty::{Faulty, Plan};
 use leasehold::store::memory::Memory;
-use leasehold::{Clock, Lease, Locks, Loss, Store};
+use leasehold::{Clock, Detached, Error, Lease, Locks, Loss, Store};
 
 /// A memory store behind a line that delays each request and each reply, so that every call has several awaits,
 /// and what was sent before a cancel arrives after it.
@@ -161,6 +161,49 @@ fn a_wait_with_a_deadline_and_one_in_strict_order() {
         Box::pin(while_held(&world.b, async move {
             cut.off(world.a.mutex("x").strict_order().lock()).await.is_some()
         }))
+    });
+}
+
+/// What got through was meant to stay; it is let go here, so that what is left after that was left by a cancel.
+async fn and_back(taken: Option<Result<Detached, Error>>) -> bool {
+    match taken {
+        Some(Ok(lease)) => lease.release().await.is_ok(),
+        Some(Err(error)) => matches!(error, Error::Late { .. }),
+        None => false,
+    }
+}
+
+#[test]
+fn a_detached_lock_until_its_taker_has_it_in_hand() {
+    at_every_await_point("lock_detached", |world, cut| {
+        Box::pin(async move { and_back(cut.off(world.a.mutex("x").lock_detached()).await).await })
+    });
+    at_every_await_point("lock_detached behind another client", |world, cut| {
+        Box::pin(while_held(&world.b, async move {
+            and_back(cut.off(world.a.mutex("x").lock_detached()).await).await
+        }))
+    });
+    // Every grant comes with less than this left, and is renewed before it is handed out, or given back.
+    at_every_await_point("lock_detached with a renewal", |world, cut| {
+        Box::pin(async move {
+            let mutex = world.a.mutex("x").ttl(secs(1)).min_validity(ms(988));
+            and_back(cut.off(mutex.lock_detached()).await).await
+        })
+    });
+}
+
+#[test]
+fn the_release_of_a_detached_lease() {
+    at_every_await_point("release of a detached lease", |world, cut| {
+        Box::pin(async move {
+            let lease = world.a.mutex("x").lock_detached().await.unwrap();
+            let again = world.b.detached("x", lease.token().clone()).unwrap();
+            let finished = cut.off(lease.release()).await;
+            if matches!(cut, Cut::Polls(0)) {
+                again.release().await.expect("nothing was sent, so nothing has happened");
+            }
+            finished.is_some()
+        })
     });
 }
 

@@ -15,7 +15,7 @@ fn claim(names: &[&str], share: Share, ttl: Duration, wait: Wait) -> Claim {
     let names = Names::new(names.iter().map(|name| Name::new(name).unwrap())).unwrap();
     let token = Token::fresh(&Owner::new("test").unwrap()).unwrap();
     let ticket = Ticket { names, token, share, fence: None };
-    Claim { ticket, ttl: Ttl::new(ttl).unwrap(), wait, fences: 1 }
+    Claim { ticket, ttl: Ttl::new(ttl).unwrap(), wait, fences: 1, detached: false }
 }
 
 fn permits(take: u32) -> Share {

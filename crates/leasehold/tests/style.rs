@@ -88,6 +88,7 @@ fn public_types_are_send_and_sync() {
     fn send<T: Send>(_: T) {}
     both::<leasehold::Locks>();
     both::<leasehold::Lease>();
+    both::<leasehold::Detached>();
     both::<leasehold::Proof>();
     both::<leasehold::Mutex>();
     both::<leasehold::Error>();
@@ -95,11 +96,18 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::Clock>();
     both::<leasehold::blocking::Locks>();
     both::<leasehold::blocking::Lease>();
-    let futures = |locks: leasehold::Locks, lease: leasehold::Lease| {
+    both::<leasehold::blocking::Detached>();
+    let futures = |locks: leasehold::Locks, lease: leasehold::Lease, mut detached: leasehold::Detached| {
         send(locks.mutex("x").lock());
         send(locks.mutex("x").try_lock());
         send(locks.mutex("x").run(|lease| async move { lease.lost().await }));
         send(async move { lease.extend(std::time::Duration::ZERO).await });
+        send(locks.mutex("x").lock_detached());
+        send(locks.mutex("x").try_lock_detached());
+        send(async move {
+            detached.extend(std::time::Duration::ZERO).await?;
+            detached.release().await
+        });
         send(async move { locks.close().await });
     };
     let _ = futures;

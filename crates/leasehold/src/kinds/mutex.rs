@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::acquire::{Outcome, Patience, Request, acquire};
+use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached};
 use crate::claim::Share;
-use crate::error::{Error, Result};
+use crate::detached::Detached;
+use crate::error::{Error, Result, Short};
 use crate::lease::{Lease, Proof, Setback};
 use crate::locks::Client;
 use crate::name::Name;
@@ -150,12 +151,7 @@ impl Mutex {
         let patience = self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience);
         async move {
             let request = request?;
-            match acquire(&client, &request, patience).await? {
-                Outcome::Lease(lease) => Ok(lease),
-                Outcome::Busy { busy, waited } => {
-                    Err(Error::Busy { names: request.names.clone(), busy, waited })
-                }
-            }
+            taken(&request, acquire(&client, &request, patience).await?)
         }
     }
 
@@ -171,7 +167,47 @@ impl Mutex {
         let (client, request) = (self.client.clone(), self.request());
         async move {
             match acquire(&client, &*request?, Patience::Never).await? {
-                Outcome::Lease(lease) => Ok(Some(lease)),
+                Outcome::Taken(lease) => Ok(Some(lease)),
+                Outcome::Busy { .. } => Ok(None),
+            }
+        }
+    }
+
+    /// Waits for the lock, as [`lock`](Mutex::lock) does, and takes it for longer than this process may live: nobody
+    /// renews it, and dropping it does not let go. See [`Detached`].
+    ///
+    /// Of the options it follows [`ttl`](Mutex::ttl), [`wait`](Mutex::wait), [`owner`](Mutex::owner) and
+    /// [`min_validity`](Mutex::min_validity). [`no_renewal`](Mutex::no_renewal) and [`strict_order`](Mutex::strict_order) it
+    /// is in any case: it takes its own place in the store's queue, and is never passed on.
+    ///
+    /// # Errors
+    /// As [`lock`](Mutex::lock); and [`Error::Invalid`] where [`max_hold`](Mutex::max_hold) is set, which nobody would be
+    /// there to enforce.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it leaves nothing behind: no claim, no place in any queue, no task. Once it has given
+    /// the lease, that stays until it is released or its TTL is over.
+    pub fn lock_detached(&self) -> impl Future<Output = Result<Detached>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.request_for_detached());
+        let patience = self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience);
+        async move {
+            let request = request?;
+            taken(&request, acquire_detached(&client, &request, patience).await?)
+        }
+    }
+
+    /// Takes the lock as [`lock_detached`](Mutex::lock_detached) does, if it is free; `None` where it is not.
+    ///
+    /// # Errors
+    /// As [`lock_detached`](Mutex::lock_detached), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`lock_detached`](Mutex::lock_detached).
+    pub fn try_lock_detached(&self) -> impl Future<Output = Result<Option<Detached>>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.request_for_detached());
+        async move {
+            match acquire_detached(&client, &*request?, Patience::Never).await? {
+                Outcome::Taken(lease) => Ok(Some(lease)),
                 Outcome::Busy { .. } => Ok(None),
             }
         }
@@ -222,6 +258,25 @@ impl Mutex {
 
     fn request(&self) -> Result<Arc<Request>> {
         self.request.get_or_init(|| self.settings.clone()?.request(&self.client).map(Arc::new)).clone()
+    }
+
+    fn request_for_detached(&self) -> Result<Arc<Request>> {
+        let request = self.request()?;
+        match request.terms.max_hold {
+            None => Ok(request),
+            Some(max_hold) => {
+                let why = "nobody keeps a detached lease, so nobody could end it then; it ends with its TTL, so set that";
+                Err(Error::invalid("max_hold", Short(max_hold).to_string(), why))
+            }
+        }
+    }
+}
+
+/// For a caller who waited: busy is an error.
+fn taken<T>(request: &Request, outcome: Outcome<T>) -> Result<T> {
+    match outcome {
+        Outcome::Taken(lease) => Ok(lease),
+        Outcome::Busy { busy, waited } => Err(Error::Busy { names: request.names.clone(), busy, waited }),
     }
 }
 

@@ -77,7 +77,8 @@ impl<'a> Visit<'a> {
             Wait::Until(_) | Wait::Forever => Wait::Forever,
         };
         let fences = (in_line + 1).min(BLOCK_MAX) as u16;
-        Ok(Attempt::new(self.client, Claim { ticket, ttl: self.key.terms.ttl, wait, fences }))
+        let claim = Claim { ticket, ttl: self.key.terms.ttl, wait, fences, detached: false };
+        Ok(Attempt::new(self.client, claim))
     }
 
     fn leave(&mut self) {

@@ -47,6 +47,9 @@ use crate::ttl::Ttl;
 /// **Names and token.** A token that is shown at other names than those it claimed holds nothing there, and nothing
 /// changes.
 ///
+/// **Detached.** A claim that is [`detached`](Claim::detached) ends by its TTL, a release or an eviction, never because its
+/// client is gone. Any client renews and releases it, by a ticket that may lack the fence.
+///
 /// **Dropped futures.** Dropping a call's future leaves its outcome unknown; the client then releases the
 /// ticket, so a store need not clean up by itself. A future that is dropped after others joined the same
 /// queue must not block them.

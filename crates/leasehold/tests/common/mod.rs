@@ -131,6 +131,8 @@ pub(crate) struct Moody {
     /// So many renewals fail before one is let through.
     pub(crate) failing_renewals: AtomicU64,
     pub(crate) acquires: AtomicU64,
+    /// Of those, how many were to outlive their client.
+    pub(crate) detached: AtomicU64,
     pub(crate) renewals: AtomicU64,
     /// How many renewals are under way, and the most there ever were.
     pub(crate) under_way: AtomicU64,
@@ -161,6 +163,7 @@ impl Moody {
             renewal_late_ms: AtomicU64::new(0),
             failing_renewals: AtomicU64::new(0),
             acquires: AtomicU64::new(0),
+            detached: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
             under_way_max: AtomicU64::new(0),
@@ -195,6 +198,7 @@ impl Moody {
 impl Store for Moody {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
+        self.detached.fetch_add(u64::from(claim.detached), Ordering::SeqCst);
         self.mood("acquire", claim.ticket.names.first().as_str()).await?;
         let answer = self.inner.acquire(claim).await;
         let late = ms(self.grant_late_ms.load(Ordering::SeqCst));

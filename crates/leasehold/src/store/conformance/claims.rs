@@ -2,7 +2,7 @@
 
 use super::hand::{Hand, ok};
 use super::{Trial, always};
-use crate::claim::{Acquired, Renewed, Ticket, Wait};
+use crate::claim::{Acquired, Claim, Grant, Renewed, Ticket, Wait};
 use crate::event::Loss;
 
 cases! {
@@ -12,6 +12,8 @@ cases! {
     a_renewal_proves_token_and_fence: OnlyTheHolder, |can| can.fenced;
     a_renewal_never_makes_a_claim_again: OnlyTheHolder, always;
     a_token_at_another_name_holds_nothing: OnlyTheHolder, always;
+    a_detached_claim_is_renewed_and_released_by_whoever_has_its_token: OnlyTheHolder, always;
+    a_detached_claim_outlives_its_client_and_not_its_ttl: NoDeadlockByDeath, always;
     a_dead_holder_is_free_within_its_ttl: NoDeadlockByDeath, always;
     the_store_excludes_for_as_long_as_the_holder_may_believe: NeverBelieveLonger, always;
     a_renewal_moves_the_deadline_and_never_shortens_it: NeverBelieveLonger, always;
@@ -90,6 +92,43 @@ async fn a_token_at_another_name_holds_nothing(t: &Trial<'_>) {
     assert!(a.holds_nothing(&elsewhere).await);
     assert!(b.is_refused(&b.exclusive("x")).await, "released by a ticket for another name");
     assert!(a.release(&mine).await);
+}
+
+/// Takes a name for longer than this client lives.
+async fn detach(hand: &Hand, ticket: &Ticket) -> Grant {
+    let claim = Claim { detached: true, ..hand.claim(ticket, Wait::Never) };
+    let Acquired::Granted(grant) = hand.acquire(&claim).await else { panic!("a free name is granted") };
+    hand.quiet().await;
+    grant
+}
+
+async fn a_detached_claim_is_renewed_and_released_by_whoever_has_its_token(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mine = a.exclusive("x");
+    let first = detach(&a, &mine).await.valid_until;
+    drop(a);
+    b.sleep(t.subject.ttl() / 2).await;
+    // Nothing but the token is known here, and no other does.
+    assert_eq!(b.renew(&b.exclusive("x")).await, Renewed::Lost(Loss::Taken));
+    let Renewed::Until(renewed) = b.renew(&mine).await else { panic!("held, and not renewed") };
+    assert!(renewed > first, "a renewal moved nothing");
+    b.store.clock().sleep_until(first.plus(b.ttl.drift() * 2)).await;
+    assert!(b.is_refused(&b.exclusive("x")).await, "renewed, and gone with its first TTL");
+    assert!(b.release(&mine).await);
+    assert!(b.holds_nothing(&mine).await);
+    assert!(matches!(b.renew(&mine).await, Renewed::Lost(_)));
+}
+
+async fn a_detached_claim_outlives_its_client_and_not_its_ttl(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let grant = detach(&a, &a.exclusive("x")).await;
+    drop(a);
+    let by = b.after(b.ttl.as_duration() + b.late_window() * 2 + t.subject.ttl() / 3);
+    let margin = b.ttl.drift() + b.late_window() * 2;
+    b.store.clock().sleep_until(grant.valid_until.minus(margin)).await;
+    assert!(b.is_refused(&b.exclusive("x")).await || b.now() > grant.valid_until, "gone with its client");
+    b.take(&mut b.exclusive("x")).await;
+    assert!(b.now() <= by, "a detached claim kept its name for longer than its TTL");
 }
 
 async fn a_dead_holder_is_free_within_its_ttl(t: &Trial<'_>) {
@@ -216,7 +255,7 @@ async fn fences_rise_through_release_expiry_and_eviction(t: &Trial<'_>) {
 async fn a_block_of_fences_is_given_once(t: &Trial<'_>) {
     let a = t.hand().await;
     let mine = a.exclusive("x");
-    let claim = crate::Claim { fences: 16, ..a.claim(&mine, Wait::Never) };
+    let claim = Claim { fences: 16, ..a.claim(&mine, Wait::Never) };
     let Acquired::Granted(grant) = a.acquire(&claim).await else { panic!("a free name is granted") };
     assert_eq!(grant.fences, 16);
     let Acquired::Granted(again) = a.acquire(&claim).await else { panic!("held by this token") };

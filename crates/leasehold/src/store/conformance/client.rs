@@ -12,12 +12,14 @@ use crate::event::{Event, Loss};
 use crate::lease::Lease;
 use crate::locks::Locks;
 use crate::sync::Arc;
+use crate::token::Token;
 
 cases! {
     a_held_lease_outlives_its_ttl: NeverBelieveLonger, always;
     a_lease_that_is_not_renewed_is_lost_at_its_deadline: NeverBelieveLonger, always;
     an_evicted_holder_hears_of_it_and_its_release_is_an_error: LossIsAnEvent, always;
     work_is_cancelled_and_rolled_back_when_its_lease_is_lost: LossIsAnEvent, always;
+    a_detached_lease_is_taken_up_by_another_client: NoDeadlockByDeath, always;
     a_cancelled_wait_leaves_nothing_behind: CancelAnywhere, always;
     tasks_of_two_clients_exclude_each_other: AWaiterIsServed, always;
     what_the_store_cannot_do_is_refused_before_it_is_sent: BadInputClearError, always;
@@ -117,6 +119,36 @@ async fn work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t: &Trial<'_>)
     assert!(matches!(end, Err(Error::Lost { reason: Loss::Deleted, .. })), "{end:?}");
     assert_eq!(rolled_back, Some((Loss::Deleted, None)));
     assert!(*cancelled.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), "the work goes on");
+}
+
+async fn a_detached_lease_is_taken_up_by_another_client(t: &Trial<'_>) {
+    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
+    let (ours, theirs) = (client(&a), client(&b));
+    let mutex = ours.mutex(a.name("x"));
+    let lease = ok(a.insist(|| mutex.lock_detached()).await);
+    a.quiet().await;
+    assert!(lease.remaining() <= a.ttl.validity());
+    let note = lease.token().expose().to_owned();
+    drop((lease, mutex));
+    ours.close().await;
+    drop((ours, a));
+    let mut lease = ok(theirs.detached(b.name("x"), ok(Token::parse(&note))));
+    for _ in 0..3 {
+        b.sleep(t.subject.ttl() / 2).await;
+        while let Err(error) = lease.extend(t.subject.ttl()).await {
+            assert!(error.is_outcome_unknown(), "{error}");
+        }
+        assert!(c.is_refused(&c.exclusive("x")).await);
+    }
+    let_go(lease.release().await);
+    theirs.settled().await;
+    let lease = ok(theirs.detached(b.name("x"), ok(Token::parse(&note))));
+    match lease.release().await {
+        Err(Error::Lost { reason: Loss::Gone, .. }) => {}
+        Err(error) if error.is_outcome_unknown() => {}
+        end => panic!("released twice: {end:?}"),
+    }
+    theirs.settled().await;
 }
 
 async fn a_cancelled_wait_leaves_nothing_behind(t: &Trial<'_>) {

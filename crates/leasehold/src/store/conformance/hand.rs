@@ -100,7 +100,7 @@ impl Hand {
     }
 
     pub(super) fn claim(&self, ticket: &Ticket, wait: Wait) -> Claim {
-        Claim { ticket: ticket.clone(), ttl: self.ttl, wait, fences: 1 }
+        Claim { ticket: ticket.clone(), ttl: self.ttl, wait, fences: 1, detached: false }
     }
 
     /// Takes the claim, waiting for it if need be, and puts the fence into the ticket.

@@ -1,0 +1,300 @@
+//! `Detached`: a lease that outlives the process that took it. Nobody keeps it; whoever knows its token extends or
+//! releases it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::claim::{Grant, Names, Released, Renewed, Ticket};
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::event::Loss;
+use crate::fence::Fence;
+use crate::janitor::Errand;
+use crate::locks::Client;
+use crate::sync::Arc;
+use crate::token::Token;
+use crate::ttl::Ttl;
+
+/// A lock that is held and not kept: for a script that takes it in one process, extends it in another and lets go in a
+/// third.
+///
+/// No task renews it and none watches it. It ends with its TTL unless it is [extended](Detached::extend), and whoever knows
+/// its name and its [token](Detached::token) may extend or [release](Detached::release) it. So its loss is no event: the
+/// next `extend` or `release` is the first to hear of it. Where the work runs inside one process, use a
+/// [`Lease`](crate::Lease).
+///
+/// Dropping it does nothing: that is its point. [Closing](crate::Locks::close) the client does not end it either; calls
+/// through it then say [`Error::Closed`], and another client takes it up.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// use std::time::Duration;
+/// use leasehold::Token;
+///
+/// let locks = leasehold::connect("memory:").await?;
+/// let lease = locks.mutex("nightly").ttl(Duration::from_secs(600)).lock_detached().await?;
+/// let note = lease.token().expose().to_owned(); // a secret: into a file that only its user reads
+/// drop(lease);
+/// assert!(locks.mutex("nightly").try_lock().await?.is_none(), "still held");
+///
+/// // Later, in another process:
+/// let mut lease = locks.detached("nightly", Token::parse(&note)?)?;
+/// lease.extend(Duration::from_secs(600)).await?;
+/// lease.release().await?; // an error if it was no longer held: roll back
+/// # Ok(()) }
+/// ```
+///
+/// Invariants:
+/// - `valid_until` is what the store has proven to *this* value: the claim may last longer, never less, unless it is
+///   released or evicted;
+/// - it is withdrawn where it is dropped on its way to its taker, or on its way back to the store; never else.
+#[must_use = "it stays taken until its TTL is over: keep its token, or release it"]
+pub struct Detached {
+    client: Arc<Client>,
+    ticket: Ticket,
+    /// When it was taken, where that was here.
+    since: Option<Deadline>,
+    /// `None` where nothing is known.
+    valid_until: Option<Deadline>,
+    /// So long the janitor tries where a release gets no answer: the longest TTL asked for here.
+    longest_ttl: Ttl,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Granted, and not yet in its taker's hand.
+    Arriving,
+    /// It lives without this process.
+    Loose,
+    /// A release has been sent, and not answered.
+    Leaving,
+}
+
+impl Detached {
+    /// A grant that its taker does not have in hand yet.
+    pub(crate) fn arriving(client: &Arc<Client>, ticket: Ticket, grant: Grant, ttl: Ttl) -> Self {
+        Detached {
+            client: client.clone(),
+            ticket: Ticket { fence: Some(grant.fence), ..ticket },
+            since: None,
+            valid_until: Some(grant.valid_until),
+            longest_ttl: ttl,
+            stage: Stage::Arriving,
+        }
+    }
+
+    /// One that was taken by somebody, somewhere.
+    pub(crate) fn found(client: &Arc<Client>, ticket: Ticket) -> Self {
+        Detached {
+            client: client.clone(),
+            ticket,
+            since: None,
+            valid_until: None,
+            longest_ttl: client.defaults.ttl,
+            stage: Stage::Loose,
+        }
+    }
+
+    /// What is held.
+    pub fn names(&self) -> &Names {
+        &self.ticket.names
+    }
+
+    /// With the name, what it takes to [take it up](crate::Locks::detached) again. It is a secret: whoever has its
+    /// [text](Token::expose) can let go of the lock.
+    pub fn token(&self) -> &Token {
+        &self.ticket.token
+    }
+
+    /// The fence, to be given to the protected resource with every write; `None` where the lease was taken up again by its
+    /// token alone.
+    pub fn fence(&self) -> Option<Fence> {
+        self.ticket.fence
+    }
+
+    /// Tells it its fence, where whoever took it wrote that down beside the token. [`extend`](Detached::extend) then
+    /// proves both: with the wrong one, it says that the lease is lost.
+    pub fn with_fence(mut self, fence: Fence) -> Self {
+        self.ticket.fence = Some(fence);
+        self
+    }
+
+    /// How long it lasts at least, unless it is released or evicted: as far as *this* value was told, by the grant or by its
+    /// own last extension. Zero where that is over or was never known; another process may know better.
+    pub fn remaining(&self) -> Duration {
+        let now = self.client.clock().now();
+        self.valid_until.map_or(Duration::ZERO, |valid_until| valid_until.since(now))
+    }
+
+    /// Has it last for this TTL from now on. Never shortens what is left, and never takes the lock again where it had
+    /// gone. A store that does not answer within 5 s is [`Error::Unknown`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where it is too late: [`Loss::Taken`] where somebody else holds it, [`Loss::Gone`] where nobody does.
+    /// [`Error::Unknown`] where no answer came: it lasts at least as long as before. [`Error::Refused`] when the store says
+    /// so; [`Error::Invalid`] for a bad TTL; [`Error::Closed`] on a closed client.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, it lasts at least as long as before.
+    pub async fn extend(&mut self, ttl: Duration) -> Result<()> {
+        let ttl = Ttl::new(ttl)?;
+        self.client.check_open()?;
+        let unknown = |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "extend", why });
+        match self.renew(ttl).await {
+            Ok(()) if self.remaining().is_zero() => {
+                unknown(self.names(), "it was answered after the new deadline".into())
+            }
+            Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
+            answer => answer,
+        }
+    }
+
+    /// Lets go, and says whether the lock was held to the end. The store is asked in any case: another process may have
+    /// extended the lease.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with [`Loss::Gone`] where it was not held any more: what it protected may have been touched by others,
+    /// so roll back. [`Error::Unknown`] where no answer came within 5 s, or one too late to tell: it is given back in the
+    /// background, for as long as its TTL (of one taken up again, the client's) may last. Whoever takes it up and releases it
+    /// after that may find it gone. [`Error::Refused`] when the store says so, and [`Error::Closed`] on a closed client:
+    /// nothing has changed then, and it can be taken up again.
+    ///
+    /// # Cancel safety
+    /// Dropped before it was polled, it has done nothing. Dropped before the answer, the lock is given back in the background.
+    pub async fn release(mut self) -> Result<()> {
+        self.client.check_open()?;
+        let lasted = !self.remaining().is_zero();
+        self.stage = Stage::Leaving;
+        let answer = {
+            let _pending = self.client.closing.pending(self.errand());
+            self.client.in_time(self.client.store.release(&self.ticket)).await
+        };
+        let unknown =
+            |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "release detached", why });
+        // What is unknown stays `Leaving`, so its drop has it withdrawn.
+        match answer {
+            Ok(Released::Released) => {
+                self.stage = Stage::Loose;
+                self.report_released();
+                Ok(())
+            }
+            // Whoever closed the client had it released too, and that may have come first.
+            Ok(Released::NotHeld) if self.client.closing.is_closed() => {
+                unknown(self.names(), "the client was closed meanwhile".into())
+            }
+            // It lasted when its holder let go, and may have expired on the way: good work is kept.
+            Ok(Released::NotHeld) if lasted && self.remaining().is_zero() => {
+                unknown(self.names(), "it was answered after the deadline".into())
+            }
+            Ok(Released::NotHeld) => {
+                self.stage = Stage::Loose;
+                Err(self.lost(Loss::Gone))
+            }
+            Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
+            Err(error) => {
+                self.stage = Stage::Loose;
+                Err(error)
+            }
+        }
+    }
+
+    /// One that arrived with less left than its taker needs is renewed, or else given back.
+    pub(crate) async fn ensure_validity(&mut self, needed: Duration) -> Result<()> {
+        if self.remaining() >= needed {
+            return Ok(());
+        }
+        let renewed = {
+            let _pending = self.client.closing.pending(self.errand());
+            self.renew(self.longest_ttl).await
+        };
+        let left = self.remaining();
+        if left >= needed {
+            return Ok(());
+        }
+        // The caller drops it, and with it goes the claim.
+        self.client.check_open()?;
+        match renewed {
+            Ok(()) | Err(Error::Lost { .. }) => {
+                Err(Error::Late { names: self.names().clone(), left, needed })
+            }
+            // An outage is not a TTL that is too short.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its taker has it in hand with this call's return, and from here on it lives without this process.
+    pub(crate) fn let_loose(mut self, asked: Deadline) -> Result<Self> {
+        // Whoever closed the client may have had it withdrawn while it was asked for or renewed.
+        self.client.check_open()?;
+        let now = self.client.clock().now();
+        self.stage = Stage::Loose;
+        self.since = Some(now);
+        if let Some(fence) = self.fence() {
+            self.client.events.acquired(self.names(), fence, now.since(asked), false);
+        }
+        Ok(self)
+    }
+
+    /// Asks the store to renew, and takes its answer.
+    async fn renew(&mut self, ttl: Ttl) -> Result<()> {
+        self.longest_ttl = self.longest_ttl.max(ttl);
+        let due = [(self.ticket.clone(), ttl)];
+        let client = &self.client;
+        let call = async {
+            let answers = client.store.renew(&due).await;
+            answers.into_iter().next().unwrap_or_else(|| Err(client.no_answer()))
+        };
+        match client.in_time(call).await? {
+            Renewed::Until(deadline) => {
+                self.valid_until = self.valid_until.max(Some(deadline));
+                Ok(())
+            }
+            Renewed::Lost(reason) => {
+                self.valid_until = None;
+                // It may have expired or been released by another process: only a keeper could tell that from a deletion.
+                Err(self.lost(if reason == Loss::Deleted { Loss::Gone } else { reason }))
+            }
+        }
+    }
+
+    fn lost(&self, reason: Loss) -> Error {
+        Error::Lost { names: self.names().clone(), reason }
+    }
+
+    fn errand(&self) -> Errand {
+        // Its acquire was answered, and a renewal that comes late makes nothing again.
+        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl, late: false }
+    }
+
+    fn report_released(&self) {
+        let Client { events, .. } = &*self.client;
+        match (self.fence(), self.since) {
+            (Some(fence), Some(since)) => {
+                events.released(self.names(), fence, self.client.clock().now().since(since));
+            }
+            _ => events.released_for_another(self.names()),
+        }
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Loose => return,
+            Stage::Arriving => {}
+            Stage::Leaving => self.report_released(),
+        }
+        self.client.janitor.withdraw(self.errand());
+    }
+}
+
+impl fmt::Debug for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detached")
+            .field("names", self.names())
+            .field("token", self.token())
+            .field("fence", &self.fence())
+            .finish_non_exhaustive()
+    }
+}
