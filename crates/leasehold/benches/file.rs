@@ -5,16 +5,20 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Locks, Options};
+use leasehold::{Clock, Locks, Options};
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, params};
 use tokio::runtime::{Builder, Runtime};
 
 /// Odd, so that the median is one of the runs.
 const ROUNDS: usize = 11;
-const PAIRS: u32 = 1_000;
-const HAND_OVERS: u32 = 1_000;
+const PAIRS: u32 = 3_000;
+const HAND_OVERS: u32 = 100;
 const DEATHS: usize = 51;
 
 /// What a child of this program does, and where.
@@ -66,24 +70,49 @@ async fn open(directory: &Path) -> Locks {
 }
 
 /// The two transactions of a lock and its release with nothing around them: the same tables, page size and settings.
-struct Bare(Connection);
+struct Bare {
+    db: Connection,
+    path: PathBuf,
+    frames: Arc<AtomicI32>,
+    writing_back: Arc<AtomicBool>,
+}
 
 impl Bare {
     fn new(directory: &Path) -> Self {
         std::fs::create_dir_all(directory).unwrap();
-        let db = Connection::open(directory.join("bare.db")).unwrap();
-        db.execute_batch(
-            "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
-             PRAGMA wal_autocheckpoint = 0;",
-        )
-        .unwrap();
+        let path = directory.join("bare.db");
+        let mut db = Connection::open(&path).unwrap();
+        db.execute_batch("PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
+            .unwrap();
         db.execute_batch(include_str!("../src/store/file/schema.sql")).unwrap();
         db.set_prepared_statement_cache_capacity(64);
-        Bare(db)
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
+        let frames = Arc::new(AtomicI32::new(0));
+        let seen = frames.clone();
+        db.wal_hook(Some(move |_: &mut Wal, count| {
+            seen.store(count, Ordering::Relaxed);
+            Ok(())
+        }))
+        .unwrap();
+        Bare { db, path, frames, writing_back: Arc::default() }
+    }
+
+    /// The log is written back at the same length, beside those who write, as any use of it has to.
+    fn write_back(&self) {
+        if self.frames.load(Ordering::Relaxed) <= 8_000 || self.writing_back.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (path, writing_back) = (self.path.clone(), self.writing_back.clone());
+        std::thread::spawn(move || {
+            let db = Connection::open(path).unwrap();
+            db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+            db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+            writing_back.store(false, Ordering::Release);
+        });
     }
 
     fn run(&self, sql: &str) {
-        self.0.prepare_cached(sql).unwrap().raw_execute().unwrap();
+        self.db.prepare_cached(sql).unwrap().raw_execute().unwrap();
     }
 
     /// Takes a fence and writes the holder; takes the holder out.
@@ -91,23 +120,22 @@ impl Bare {
         let (name, token) = ("orders:42", "0123456789abcdef0123456789abcdef@localhost:12345");
         self.run("BEGIN IMMEDIATE");
         let last: i64 =
-            self.0.prepare_cached("SELECT last FROM meta").unwrap().query_row([], |row| row.get(0)).unwrap();
-        self.0.prepare_cached("UPDATE meta SET last = ?1").unwrap().execute([last + 1]).unwrap();
+            self.db.prepare_cached("SELECT last FROM meta").unwrap().query_row([], |row| row.get(0)).unwrap();
+        self.db.prepare_cached("UPDATE meta SET last = ?1").unwrap().execute([last + 1]).unwrap();
         let insert = "INSERT INTO holding VALUES (?1, ?2, 0, 0, 0, ?3, 1, ?4, 30000, 77, 0, 0, 0)";
-        self.0.prepare_cached(insert).unwrap().execute(params![name, token, last + 1, last + 30]).unwrap();
+        self.db.prepare_cached(insert).unwrap().execute(params![name, token, last + 1, last + 30]).unwrap();
         self.run("COMMIT");
         self.run("BEGIN IMMEDIATE");
         let delete = "DELETE FROM holding WHERE name = ?1 AND token = ?2";
-        self.0.prepare_cached(delete).unwrap().execute([name, token]).unwrap();
+        self.db.prepare_cached(delete).unwrap().execute([name, token]).unwrap();
         self.run("COMMIT");
+        self.write_back();
     }
 
     fn pairs(&self) -> f64 {
         let start = Instant::now();
         (0..PAIRS).for_each(|_| self.pair());
-        let each = us(start) / f64::from(PAIRS);
-        self.0.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())).unwrap();
-        each
+        us(start) / f64::from(PAIRS)
     }
 }
 
@@ -189,12 +217,16 @@ fn child(role: &str, place: &Path) {
                 socket.send_to(&byte, place.join("ping")).unwrap();
             }
         }
-        "hammer" => one_thread().block_on(async {
+        // Takes the lock when it is handed over, says when that was, and gives it back when the other side waits.
+        "taker" => one_thread().block_on(async {
             let locks = open(place).await;
-            let mutex = locks.mutex("orders:42").strict_order();
+            let clock = Clock::system().unwrap();
             println!("ready");
             loop {
-                mutex.lock().await.unwrap().release().await.unwrap();
+                let lease = locks.mutex("orders:42").lock().await.unwrap();
+                println!("{}", clock.now().since(clock.now().minus(Duration::MAX)).as_nanos());
+                wait_for_waiter(&locks).await;
+                lease.release().await.unwrap();
             }
         }),
         "hold" => one_thread().block_on(async {
@@ -204,6 +236,12 @@ fn child(role: &str, place: &Path) {
             std::future::pending::<()>().await
         }),
         other => panic!("no role `{other}`"),
+    }
+}
+
+async fn wait_for_waiter(locks: &Locks) {
+    while locks.inspect("orders:42").await.unwrap().is_none_or(|status| status.waiters.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -224,31 +262,34 @@ fn hand_over(home: &Path, bare: &Bare) {
 
     let runtime = one_thread();
     let store = place.join("store");
-    let mut other = spawn("hammer", &store);
-    line(&mut other);
     let locks = runtime.block_on(open(&store));
-    let mutex = locks.mutex("orders:42").strict_order();
-    // Both hammer, so the lock goes to and fro: a lock of ours is two hand-overs.
-    let ours = || {
-        runtime.block_on(async {
-            let mut last = 0;
-            let mut others = 0;
-            let start = Instant::now();
-            for _ in 0..HAND_OVERS / 2 {
-                let lease = mutex.lock().await.unwrap();
-                others += u32::from(last != 0 && lease.fence().get() > last);
-                last = lease.fence().get();
-                lease.release().await.unwrap();
-            }
-            let _ = others;
-            us(start) / f64::from(HAND_OVERS)
-        })
+    let mutex = locks.mutex("orders:42");
+    let mut lease = Some(runtime.block_on(mutex.lock()).unwrap());
+    let mut taker = spawn("taker", &store);
+    line(&mut taker);
+    // From before the release until the other process has it, both timed on the machine's clock.
+    let mut ours = || {
+        let each: Vec<f64> = (0..HAND_OVERS)
+            .map(|_| {
+                let sent = runtime.block_on(async {
+                    let clock = Clock::system().unwrap();
+                    wait_for_waiter(&locks).await;
+                    let sent = clock.now().since(clock.now().minus(Duration::MAX)).as_nanos();
+                    lease.take().unwrap().release().await.unwrap();
+                    lease = Some(mutex.lock().await.unwrap());
+                    sent
+                });
+                let taken: u128 = line(&mut taker).parse().unwrap();
+                taken.saturating_sub(sent) as f64 / 1e3
+            })
+            .collect();
+        median(&each)
     };
     ours();
     echoed();
     let runs: Vec<(f64, f64, f64)> = (0..ROUNDS).map(|_| (ours(), echoed(), bare.pairs())).collect();
-    other.kill().unwrap();
-    other.wait().unwrap();
+    taker.kill().unwrap();
+    taker.wait().unwrap();
     echo.kill().unwrap();
     echo.wait().unwrap();
     let ratios: Vec<f64> = runs.iter().map(|(ours, echoed, bare)| ours / (echoed + bare)).collect();
@@ -282,9 +323,7 @@ fn death(home: &Path) {
                         (Instant::now(), lease)
                     }
                 });
-                while locks.inspect("orders:42").await.unwrap().unwrap().waiters.is_empty() {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
+                wait_for_waiter(&locks).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 let killed = Instant::now();
                 holder.kill().unwrap();

@@ -63,7 +63,7 @@ fn claim(ttl: Duration, wait: Wait) -> Claim {
     let token = Token::fresh(&Owner::new("test").unwrap()).unwrap();
     let names = Name::new("x").unwrap().into();
     let ticket = Ticket { names, token, share: Share::Exclusive, fence: None };
-    Claim { ticket, ttl: Ttl::new(ttl).unwrap(), wait, fences: 1 }
+    Claim { ticket, ttl: Ttl::new(ttl).unwrap(), wait, fences: 1, detached: false }
 }
 
 async fn is_granted(store: &Remote, claim: &Claim) -> bool {

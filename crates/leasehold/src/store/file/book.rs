@@ -15,7 +15,7 @@ use super::db::Fault;
 use super::place::refused;
 use super::presence::ClientId;
 use super::rows::{
-    Entry, Holding, columns, fence, is_several, name as parse_name, time, token as parse_token,
+    Entry, Holding, columns, fence, is_several, name as parse_name, select, time, token as parse_token,
 };
 use crate::claim::{
     Busy, Claim, Converted, Evicted, Grant, Holder, Names, Released, Renewed, Share, Status, Ticket, Wait,
@@ -31,21 +31,6 @@ use crate::ttl::Ttl;
 
 /// The most who are admitted in one transaction; the rest follows in another, so that nobody else waits for long.
 const ADMITTED_MAX: usize = 128;
-
-macro_rules! select {
-    (holding $condition:literal) => {
-        concat!(
-            "SELECT token, share, take, most, fence, fences, expires, ttl_ms, client, detached, several FROM holding ",
-            $condition
-        )
-    };
-    (waiting $condition:literal) => {
-        concat!(
-            "SELECT arrival, token, share, take, most, fences, ttl_ms, shows_until, client, detached, several FROM waiting ",
-            $condition
-        )
-    };
-}
 
 type Outcome<T> = std::result::Result<T, Fault>;
 
@@ -352,8 +337,7 @@ impl<'a> Book<'a> {
     /// The holders of a name, and whether nobody waits: after whatever is over has been taken out, and those have been
     /// admitted whose turn has come by that.
     fn look_at(&mut self, name: &Name) -> Outcome<(Vec<Holding>, bool)> {
-        let holders = self.holders(name)?;
-        let head = self.next_in_line(name, 0)?;
+        let (holders, head) = self.holders_and_head(name)?;
         let expired = holders.iter().any(|holding| holding.expires <= self.now);
         if !expired && head.as_ref().is_none_or(|entry| entry.shows_until > self.now) {
             return Ok((holders, head.is_none()));
@@ -364,7 +348,28 @@ impl<'a> Book<'a> {
             freed.extend(self.let_go(name, holding)?);
         }
         self.admit(freed)?;
-        Ok((self.holders(name)?, self.next_in_line(name, 0)?.is_none()))
+        let (holders, head) = self.holders_and_head(name)?;
+        Ok((holders, head.is_none()))
+    }
+
+    /// The holders, and the first in line.
+    fn holders_and_head(&self, name: &Name) -> Outcome<(Vec<Holding>, Option<Entry>)> {
+        const BOTH: &str = concat!(
+            select!(holding "WHERE name = ?1"),
+            " UNION ALL SELECT * FROM (",
+            select!(waiting "WHERE name = ?1 ORDER BY arrival LIMIT 1"),
+            ")"
+        );
+        let mut statement = self.sql(BOTH)?;
+        let mut rows = statement.query([name.as_str()])?;
+        let (mut holders, mut head) = (Vec::new(), None);
+        while let Some(row) = rows.next()? {
+            match row.get::<_, i64>(0)? {
+                0 => holders.push(Holding::read(row)?),
+                _ => head = Some(Entry::read(row)?),
+            }
+        }
+        Ok((holders, head))
     }
 
     fn holders(&self, name: &Name) -> Outcome<Vec<Holding>> {
@@ -373,16 +378,22 @@ impl<'a> Book<'a> {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// This token's claim, if it holds all of its names, and its time is not over.
+    /// This token's claim, if these are its names, and its time is not over.
     fn own(&self, names: &Names, token: &Token) -> Outcome<Option<Holding>> {
         let mut own = None;
         for name in names {
             let mut select = self.sql(select!(holding "WHERE name = ?1 AND token = ?2"))?;
             let holding = select.query_row([name.as_str(), token.expose()], Holding::read).optional()?;
-            match holding.filter(|holding| holding.expires > self.now) {
+            match holding.filter(|holding| holding.expires > self.now && holding.several == is_several(names))
+            {
                 Some(holding) => own = Some(holding),
                 None => return Ok(None),
             }
+        }
+        if is_several(names) {
+            let mut count = self.sql("SELECT count(*) FROM holding WHERE token = ?1 AND several")?;
+            let count: i64 = count.query_row([token.expose()], |row| row.get(0))?;
+            own = own.filter(|_| usize::try_from(count) == Ok(names.as_slice().len()));
         }
         Ok(own)
     }

@@ -57,6 +57,23 @@ pub(super) fn fence(number: i64) -> Result<Fence> {
     Fence::new(u64::try_from(number).unwrap_or(0))
 }
 
+/// Selects rows of either table in one order of columns, so that both can be read by one statement.
+macro_rules! select {
+    (holding $condition:literal) => {
+        concat!(
+            "SELECT 0, token, share, take, most, fence, fences, expires, ttl_ms, client, detached, several FROM holding ",
+            $condition
+        )
+    };
+    (waiting $condition:literal) => {
+        concat!(
+            "SELECT arrival, token, share, take, most, 0, fences, shows_until, ttl_ms, client, detached, several FROM waiting ",
+            $condition
+        )
+    };
+}
+pub(super) use select;
+
 /// A claim that is held, at one of its names.
 #[derive(Debug)]
 pub(super) struct Holding {
@@ -72,18 +89,17 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// In this order: token, share, take, most, fence, fences, expires, ttl_ms, client, detached, several.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Holding {
-            token: row.get(0)?,
-            share: share_of(row, 1)?,
-            fence: fence(row.get(4)?).map_err(bad)?,
-            fences: row.get(5)?,
-            expires: deadline(row.get(6)?),
-            ttl: ttl(row.get(7)?),
-            client: ClientId::from_sql(row.get(8)?),
-            detached: row.get(9)?,
-            several: row.get(10)?,
+            token: row.get(1)?,
+            share: share_of(row, 2)?,
+            fence: fence(row.get(5)?).map_err(bad)?,
+            fences: row.get(6)?,
+            expires: deadline(row.get(7)?),
+            ttl: ttl(row.get(8)?),
+            client: ClientId::from_sql(row.get(9)?),
+            detached: row.get(10)?,
+            several: row.get(11)?,
         })
     }
 
@@ -113,18 +129,17 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// In this order: arrival, token, share, take, most, fences, ttl_ms, shows_until, client, detached, several.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Entry {
             arrival: row.get(0)?,
             token: row.get(1)?,
             share: share_of(row, 2)?,
-            fences: row.get(5)?,
-            ttl: ttl(row.get(6)?),
+            fences: row.get(6)?,
             shows_until: deadline(row.get(7)?),
-            client: ClientId::from_sql(row.get(8)?),
-            detached: row.get(9)?,
-            several: row.get(10)?,
+            ttl: ttl(row.get(8)?),
+            client: ClientId::from_sql(row.get(9)?),
+            detached: row.get(10)?,
+            several: row.get(11)?,
         })
     }
 
@@ -137,7 +152,7 @@ impl Entry {
             ttl: claim.ttl,
             shows_until: now.plus(claim.ttl.as_duration()),
             client,
-            detached: false,
+            detached: claim.detached,
             several: is_several(&claim.ticket.names),
         }
     }

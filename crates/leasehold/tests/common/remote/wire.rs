@@ -193,7 +193,7 @@ crosses! {
 }
 
 crosses! {
-    struct Claim { ticket, ttl, wait, fences }
+    struct Claim { ticket, ttl, wait, fences, detached }
     struct Ticket { names, token, share, fence }
     struct Grant { fence, fences, valid_until }
     struct Busy { holder, remaining, waiters }
