@@ -78,6 +78,13 @@ impl Future for Attempt {
             Poll::Pending => return Poll::Pending,
         };
         self.stage = Stage::Answered;
+        // Out of the list first, then looked: whoever closed the client before that had it withdrawn, and whoever closes
+        // it after that finds what becomes of the grant.
+        self.waiting = None;
+        if matches!(answer, Ok(Acquired::Granted(_))) && self.closing.is_closed() {
+            self.withdraw();
+            return Poll::Ready(Err(Error::Closed));
+        }
         if answer.as_ref().is_err_and(|error| error.is_outcome_unknown()) {
             self.withdraw();
         }

@@ -367,9 +367,16 @@ impl Unsettled<'_> {
             Ok(Released::NotHeld) => {
                 self.answered = true;
                 let now = tenancy.clock().now();
-                if now >= tenancy.valid_until() {
+                let why = if tenancy.client.closing.is_closed() {
+                    // Whoever closed the client had it released too, and that may have come first.
+                    Some("the client was closed meanwhile")
+                } else if now >= tenancy.valid_until() {
                     // It was valid when its holder let go, and may have expired on the way: good work is kept.
-                    let why = "it was answered after the deadline".to_owned();
+                    Some("it was answered after the deadline")
+                } else {
+                    None
+                };
+                if let Some(why) = why.map(str::to_owned) {
                     return Err(Error::Unknown { names: tenancy.names().clone(), what: "release", why });
                 }
                 let (names, fence, reason) = (tenancy.names().clone(), self.fence, Loss::Deleted);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Mood, Moody, client, ms, secs, two_clients};
+use leasehold::store::faulty::{Faulty, Plan};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Error, Event, Locks, Loss, Options};
 use tokio::sync::mpsc;
@@ -447,7 +448,7 @@ async fn errors_say_what_happened_to_what_and_what_to_do() {
         "whether `x` was released is unknown (the moody store gave no answer: on purpose; see that it runs and can be \
          reached, then try again); it was protected until now, and is being given back in the background",
         "the lease on `y` was lost: its deadline passed without renewal; roll back what it protected",
-        "invalid store URL `redis:…`: no such store in this build; it has `memory:`",
+        "invalid store URL `redis:…`: no such store in this build; it has `file:` and `memory:`",
         "invalid store URL `…`: it has no scheme; write SCHEME:…, such as `memory:`",
     ];
     for (said, expected) in said.iter().zip(expected) {
@@ -491,4 +492,21 @@ async fn an_eviction_is_heard_of_after_a_shorter_extension_and_under_a_hold_limi
     assert!(start.elapsed() <= secs(4), "{:?}", start.elapsed());
     assert_eq!(capped.lost().await, Loss::Deleted);
     assert!(start.elapsed() <= secs(22), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_release_that_meets_the_closing_of_its_client_is_no_loss() {
+    for seed in 0..500 {
+        common::paused_runtime().block_on(async {
+            let memory = Arc::new(Memory::new(Clock::tokio()));
+            let plan = Plan { delay_max: ms(5), ..Plan::calm(seed) };
+            let locks = client(&Arc::new(Faulty::new(memory, plan)), "a");
+            let lease = locks.mutex("x").lock().await.unwrap();
+            let (released, ()) = tokio::join!(lease.release(), locks.close());
+            assert!(
+                matches!(released, Ok(()) | Err(Error::Unknown { .. })),
+                "seed {seed}: good work is rolled back: {released:?}"
+            );
+        });
+    }
 }
