@@ -1,4 +1,5 @@
-//! A lock held on a lease: taken, waited for, lost, rolled back. Run it with `cargo run -p leasehold --example mutex`.
+//! A lock held on a lease: taken, waited for, lost, rolled back. Run it with `cargo run -p leasehold --example mutex`, on the
+//! embedded store, or with a store's URL behind it (`-- memory:`).
 
 use std::time::Duration;
 
@@ -6,14 +7,14 @@ use leasehold::{Error, Event, Options};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> leasehold::Result<()> {
+    let store = std::env::args().nth(1).unwrap_or_else(|| "file:".to_owned());
     let locks = Options::default()
-        .owner("example")
         .on_event(|event| async move {
             if let Event::Lost { names, reason, .. } = event {
                 println!("alert:   {names} was lost: {reason}");
             }
         })
-        .connect("memory:")
+        .connect(&store)
         .await?;
 
     // Take it, use it, let go. The fence goes to whatever is protected, with every write.

@@ -82,4 +82,7 @@ mod documents {
     struct Readme;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
+    #[cfg(all(feature = "file", target_os = "linux"))]
+    #[doc = include_str!("../../../docs/stores/file.md")]
+    struct File;
 }

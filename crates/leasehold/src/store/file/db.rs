@@ -251,7 +251,7 @@ impl Db {
         self.statement("BEGIN IMMEDIATE")?;
         // Read after everybody else is kept out, so that time does not go back between two transactions.
         let mut book = Book::new(&self.connection, clock.now(), Clock::wall_us(), me);
-        let worked = work(&mut book).and_then(|value| Ok((value, book.into_news())));
+        let worked = work(&mut book).map(|value| (value, book.into_news()));
         let committed = match &worked {
             Ok(_) => self.statement("COMMIT").map_err(Fault::AtCommit),
             Err(_) => Ok(()),

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::sync::TryLockError as Contended;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ pub(super) struct Desk {
     runtime: Handle,
     messenger: Arc<Messenger>,
     place: Arc<Place>,
+    gate_inode: u64,
     clerk: Mutex<Clerk>,
     queue: Mutex<Queue>,
     is_checkpointing: AtomicBool,
@@ -91,7 +93,7 @@ where
         let Order { done, reply, .. } = *self;
         let answer = match (committed, done) {
             (Ok(()), Some(done)) => Ok(done),
-            (Ok(()), None) => Err(Fault::Other(out_of_time())),
+            (Ok(()), None) => Err(Fault::Other(Error::Closed)),
             (Err(fault), _) => Err(fault),
         };
         // Nobody listens any more: the client releases the ticket, and that comes after this.
@@ -101,7 +103,10 @@ where
 
 /// The gate: one process at a time.
 #[derive(Debug)]
-pub(super) struct Gate(File);
+pub(super) struct Gate {
+    file: File,
+    inode: u64,
+}
 
 /// Open for us, until this is dropped.
 pub(super) struct Inside<'a>(&'a File);
@@ -115,12 +120,17 @@ impl Drop for Inside<'_> {
 
 impl Gate {
     pub(super) fn new(file: File) -> Self {
-        Gate(file)
+        let inode = file.metadata().map_or(0, |metadata| metadata.ino());
+        Gate { file, inode }
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
     }
 
     fn try_enter(&self) -> Option<Inside<'_>> {
-        match self.0.try_lock() {
-            Ok(()) => Some(Inside(&self.0)),
+        match self.file.try_lock() {
+            Ok(()) => Some(Inside(&self.file)),
             Err(TryLockError::WouldBlock | TryLockError::Error(_)) => None,
         }
     }
@@ -146,11 +156,22 @@ impl Gate {
     }
 }
 
-pub(super) fn out_of_time() -> Error {
-    let why = format!(
-        "for {} s another process was in the middle of a change to it, or many were; is one stopped?",
-        PATIENCE.as_secs()
-    );
+/// Nobody got through the gate in time; the kernel knows who stands in it.
+pub(super) fn out_of_time(gate_inode: u64) -> Error {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let (patience, culprit) = (PATIENCE.as_secs(), format!(":{gate_inode}"));
+    let holder =
+        locks.lines().filter(|line| line.contains("FLOCK") && !line.contains("->")).find_map(|line| {
+            let mut words = line.split_whitespace().skip_while(|word| *word != "WRITE").skip(1);
+            let (pid, file) = (words.next()?, words.next()?);
+            (file.ends_with(&culprit) && pid.parse::<u32>().is_ok_and(|pid| pid > 0)).then(|| pid.to_owned())
+        });
+    let why = match holder {
+        Some(pid) => {
+            format!("process {pid} has been in the middle of a change for {patience} s (is it stopped?)")
+        }
+        None => format!("it was not this process's turn for {patience} s (is another one stopped?)"),
+    };
     Error::Unreachable { store: "file", why }
 }
 
@@ -162,6 +183,7 @@ impl Desk {
             runtime: Handle::current(),
             messenger,
             place: db.place().clone(),
+            gate_inode: gate.inode(),
             clerk: Mutex::new(Clerk { db, gate }),
             queue: Mutex::default(),
             is_checkpointing: AtomicBool::new(false),
@@ -182,8 +204,12 @@ impl Desk {
         tokio::select! {
             biased;
             answer = answer => answer.unwrap_or(Err(Fault::Other(Error::Closed))),
-            () = self.clock.sleep_until(self.clock.now().plus(PATIENCE)) => Err(Fault::Other(out_of_time())),
+            () = self.clock.sleep_until(self.clock.now().plus(PATIENCE)) => Err(self.out_of_time()),
         }
+    }
+
+    fn out_of_time(&self) -> Fault {
+        Fault::Other(out_of_time(self.gate_inode))
     }
 
     /// On this thread, if nobody is in the way, of this process or another.
@@ -247,7 +273,7 @@ impl Desk {
                 match inside {
                     Some(_) => self.run(db, batch),
                     None => (
-                        batch.into_iter().map(|job| (job, Err(out_of_time().into()))).collect(),
+                        batch.into_iter().map(|job| (job, Err(self.out_of_time()))).collect(),
                         News::default(),
                     ),
                 }

@@ -64,12 +64,11 @@ impl Messenger {
 
     fn poke(&self, client: ClientId) {
         let sent = self.voice.send_to(&[], self.clients.poke_path(client));
-        match sent.map_err(|error| error.kind()) {
-            Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
-                let _ = self.chores.send(Chore::Suspect(client));
-            }
-            // Any other failure costs the time until it looks by itself.
-            Ok(_) | Err(_) => {}
+        // Any other failure costs the time until it looks by itself.
+        if let Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =
+            sent.map_err(|error| error.kind())
+        {
+            let _ = self.chores.send(Chore::Suspect(client));
         }
     }
 }

@@ -71,7 +71,7 @@ struct Opened {
 fn open(path: &Path, clock: &Clock) -> Result<Opened> {
     let (place, gate) = Place::open(path)?;
     let (place, gate) = (Arc::new(place), Gate::new(gate));
-    let inside = gate.enter(clock).ok_or_else(out_of_time)?;
+    let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
     let explained = |fault: Fault| fault.explained(&place);
     let mut db = Db::open(place.clone(), clock).map_err(explained)?;
     let reader = connect(&place).map_err(|error| explained(error.into()))?;

@@ -1,0 +1,133 @@
+//! A process of its own for part of a test: the test program itself, run for one test that plays a role.
+//!
+//! A test file that uses it has a test `worker` which calls [`play`]. What a role tells the test, it says line by line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const ROLE: &str = "LEASEHOLD_TEST_ROLE";
+const HOME: &str = "LEASEHOLD_TEST_HOME";
+
+/// What a role says stands behind this; the rest of its output belongs to the test harness.
+const MARK: &str = ">> ";
+
+/// Says a line to the test.
+pub(crate) fn say(what: impl std::fmt::Display) {
+    println!("{MARK}{what}");
+}
+
+/// Waits until the test says a line; ends the process where there is no test any more.
+pub(crate) fn listen() -> String {
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {
+        std::process::exit(0);
+    }
+    line.trim_end().to_owned()
+}
+
+/// In a worker: the role it was started in, and the directory it was given.
+pub(crate) fn play(roles: impl FnOnce(&str, &Path)) {
+    if let (Ok(role), Some(home)) = (std::env::var(ROLE), std::env::var_os(HOME)) {
+        roles(&role, &PathBuf::from(home));
+    }
+}
+
+/// A process in a role. Killed when it is dropped.
+pub(crate) struct Worker {
+    child: Child,
+    /// The process itself, where what was started only stands around it.
+    pid: Pid,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    pub(crate) fn start(role: &str, home: &Path) -> Self {
+        Worker::start_with(Command::new(std::env::current_exe().unwrap()), role, home)
+    }
+
+    /// In a PID namespace of its own, as in a container.
+    pub(crate) fn start_in_namespace(role: &str, home: &Path) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe().unwrap());
+        // It complains of its own when its child is killed.
+        command.stderr(Stdio::null());
+        let mut worker = Worker::start_with(command, role, home);
+        assert_eq!(worker.hear(), "in a namespace");
+        let around = worker.child.id();
+        let inner = std::fs::read_to_string(format!("/proc/{around}/task/{around}/children")).unwrap();
+        worker.pid = Pid::from_raw(inner.trim().parse().unwrap()).unwrap();
+        worker
+    }
+
+    fn start_with(mut command: Command, role: &str, home: &Path) -> Self {
+        let mut child = command
+            .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(HOME, home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Worker { child, pid, stdin, stdout }
+    }
+
+    /// The next line it says.
+    pub(crate) fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.stdout.read_line(&mut line).unwrap() > 0,
+                "a worker ended before it said what was due"
+            );
+            // The harness may have begun the line.
+            if let Some((_, said)) = line.split_once(MARK) {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Stops it, and returns when it stands still.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.pid.as_raw_nonzero());
+        while !std::fs::read_to_string(&stat).unwrap().rsplit_once(") ").unwrap().1.starts_with('T') {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Waits for its end, which has to be a good one.
+    pub(crate) fn ended_well(mut self) {
+        self.stdin = None;
+        assert!(self.child.wait().unwrap().success(), "a worker failed");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
