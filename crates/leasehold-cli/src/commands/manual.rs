@@ -1,0 +1,30 @@
+//! `completions` and `man`: what the command line says of itself, for shells and for `man`.
+
+use clap::CommandFactory;
+
+use crate::args::{Args, Completions, Man};
+use crate::exit::Failure;
+use crate::print_bytes;
+
+pub(crate) fn completions(args: &Completions) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Args::command(), "leasehold", &mut script);
+    print_bytes(&script)?;
+    Ok(0)
+}
+
+pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
+    let command = Args::command();
+    match &args.directory {
+        None => print_bytes(&page(command)?)?,
+        Some(directory) => clap_mangen::generate_to(command, directory)
+            .map_err(|error| Failure::usage(format!("`{}`: {error}", directory.display())))?,
+    }
+    Ok(0)
+}
+
+fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page).map_err(Failure::internal)?;
+    Ok(page)
+}

@@ -1,0 +1,6 @@
+//! One file per command.
+
+pub(crate) mod detached;
+pub(crate) mod evict;
+pub(crate) mod look;
+pub(crate) mod manual;

@@ -1,0 +1,270 @@
+//! The commands as a user meets them: what they print, where, and how they end.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+/// A directory for one test, with a store in it.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Self {
+        static HOMES: AtomicU64 = AtomicU64::new(0);
+        let number = HOMES.fetch_add(1, Ordering::Relaxed);
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli_{}_{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Home(path)
+    }
+
+    /// The command with nothing around it but this directory.
+    fn leasehold(&self) -> Command {
+        let mut command = Command::cargo_bin("leasehold").unwrap();
+        command
+            .env_clear()
+            .env("HOME", &self.0)
+            .current_dir(&self.0)
+            .timeout(std::time::Duration::from_secs(60));
+        command
+    }
+
+    /// Runs it; exit code, standard output, standard error.
+    fn run(&self, line: &str) -> (i32, String, String) {
+        said(self.leasehold().args(line.split_whitespace()))
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn said(command: &mut Command) -> (i32, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_script_locks_in_one_process_extends_in_another_and_unlocks_in_a_third() {
+    let home = Home::new();
+    let (code, token, told) = home.run("lock nightly --ttl 1h");
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("nightly is held for 59 min with fence"), "{told}");
+    let token = token.trim();
+    assert_eq!(token.split('@').next().unwrap().len(), 32, "the token alone is on standard output");
+
+    let (code, held, _) = home.run("inspect nightly --output json");
+    assert_eq!(code, 75, "held");
+    assert!(!held.contains(&token[..32]), "the secret is not shown");
+    let before = json(&held)["holders"][0]["remaining_ms"].as_u64().unwrap();
+    assert!((3_500_000..=3_600_000).contains(&before));
+
+    assert_eq!(
+        said(home.leasehold().args(["extend", "nightly", "--ttl", "10h"]).env("LEASEHOLD_TOKEN", token)).0,
+        0
+    );
+    let (_, held, _) = home.run("inspect nightly --output json");
+    assert!(json(&held)["holders"][0]["remaining_ms"].as_u64().unwrap() > 35_000_000, "{held}");
+
+    let (code, _, told) = home.run("lock nightly --ttl 5 -n");
+    assert_eq!(code, 75);
+    assert!(told.contains("`nightly` is held by") && told.contains("for another 599 min"), "{told}");
+    assert_eq!(home.run("lock nightly --ttl 5 -w 0.1 -E 3").0, 3, "as it was asked to");
+
+    let unlocked = said(
+        home.leasehold().args(["unlock", "nightly", "--token-file", "-"]).write_stdin(format!("{token}\n")),
+    );
+    assert_eq!(unlocked, (0, String::new(), String::new()));
+    let again = said(home.leasehold().args(["unlock", "nightly"]).env("LEASEHOLD_TOKEN", token));
+    assert_eq!(again.0, 79);
+    assert!(again.2.contains("`nightly` was lost") && again.2.contains("roll back"), "{}", again.2);
+    assert_eq!(home.run("inspect nightly"), (0, "nightly is free\n".to_owned(), String::new()));
+}
+
+#[test]
+fn what_lock_prints_as_json_is_what_extend_and_unlock_take() {
+    let home = Home::new();
+    let (code, told, prose) = home.run("lock x --ttl 60 --owner deploy --output json");
+    assert_eq!((code, prose.as_str()), (0, ""), "JSON alone");
+    let lease = json(&told);
+    assert!(lease["fence"].as_u64().unwrap() > 0 && lease["remaining_ms"].as_u64().unwrap() > 50_000);
+    home.write("lease.json", &told);
+    let (code, extended, _) = home.run("extend x --ttl 90 --token-file lease.json --output json");
+    assert_eq!(code, 0);
+    assert!(json(&extended)["remaining_ms"].as_u64().unwrap() > 80_000);
+    // The fence is proven too: with another one it is somebody else's.
+    home.write("stale.json", &told.replace(&lease["fence"].to_string(), "7"));
+    assert_eq!(home.run("extend x --ttl 90 --token-file stale.json").0, 79);
+    let (code, listed, _) = home.run("ls --output json");
+    assert_eq!((code, json(&listed)[0]["holders"][0]["owner"].as_str()), (0, Some("deploy")));
+    assert_eq!(
+        home.run("unlock x --token-file lease.json --output json"),
+        (0, "{\"name\":\"x\",\"released\":true}\n".to_owned(), String::new())
+    );
+}
+
+#[test]
+fn names_are_listed_in_columns_and_by_prefix() {
+    let home = Home::new();
+    assert_eq!(home.run("ls"), (0, String::new(), String::new()), "nothing is nothing");
+    assert_eq!(home.run("ls --output json"), (0, "[]\n".to_owned(), String::new()));
+    for name in ["orders:1", "orders:2", "bills:1"] {
+        assert_eq!(home.run(&format!("lock {name} --ttl 1h --owner me -q")).0, 0);
+    }
+    let (_, table, _) = home.run("ls");
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4);
+    assert!(lines[0].starts_with("NAME      HELD BY  LEFT    FENCE"), "{table}");
+    assert!(lines[1].starts_with("bills:1   me       59 min  1"), "{table}");
+    let (_, some, _) = home.run("ls orders: --limit 1 --output json");
+    let some = json(&some);
+    assert_eq!((some.as_array().unwrap().len(), some[0]["name"].as_str()), (1, Some("orders:1")));
+}
+
+#[test]
+fn an_eviction_asks_and_takes_the_lock() {
+    let home = Home::new();
+    assert_eq!(home.run("lock x --ttl 60 --owner me -q").0, 0);
+    let (code, _, told) = home.run("evict x");
+    assert_eq!(code, 64, "nobody is there to be asked");
+    assert!(told.contains("say --yes"), "{told}");
+    assert_eq!(home.run("inspect x").0, 75, "and nothing happened");
+    assert_eq!(home.run("evict x --yes"), (0, "x was taken from me\n".to_owned(), String::new()));
+    assert_eq!(
+        home.run("evict x --yes --output json"),
+        (0, "{\"evicted\":[],\"name\":\"x\"}\n".to_owned(), String::new())
+    );
+}
+
+#[test]
+fn the_nearest_setting_decides_which_store_it_is() {
+    let home = Home::new();
+    let store = |file: &str| format!("store = \"file:{}/{file}\"\n", home.0.display());
+    let used = |command: &mut Command| -> Vec<String> {
+        assert_eq!(said(command.args(["ls"])).0, 0);
+        let mut made: Vec<String> = ["flag", "variable", "near", "user", ".local/state/leasehold"]
+            .into_iter()
+            .filter(|made| home.0.join(made).exists())
+            .map(str::to_owned)
+            .collect();
+        made.iter().for_each(|made| std::fs::remove_dir_all(home.0.join(made)).unwrap());
+        made.sort();
+        made
+    };
+    assert_eq!(used(&mut home.leasehold()), [".local/state/leasehold"]);
+    home.write(".config/leasehold/config.toml", &store("user"));
+    assert_eq!(used(&mut home.leasehold()), ["user"]);
+    home.write("leasehold.toml", "# nothing is said here\n");
+    assert_eq!(used(&mut home.leasehold()), ["user"]);
+    home.write("leasehold.toml", &store("near"));
+    assert_eq!(used(&mut home.leasehold()), ["near"]);
+    let url = |file: &str| format!("file:{}/{file}", home.0.display());
+    assert_eq!(used(home.leasehold().env("LEASEHOLD_STORE", url("variable"))), ["variable"]);
+    assert_eq!(used(home.leasehold().env("LEASEHOLD_STORE", "")), ["near"], "empty is not set");
+    assert_eq!(
+        used(home.leasehold().env("LEASEHOLD_STORE", url("variable")).arg("--store").arg(url("flag"))),
+        ["flag"]
+    );
+    home.write("other/leasehold/config.toml", &store("near"));
+    std::fs::remove_file(home.0.join("leasehold.toml")).unwrap();
+    assert_eq!(used(home.leasehold().env("XDG_CONFIG_HOME", home.0.join("other"))), ["near"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_right_code_and_says_why() {
+    let home = Home::new();
+    home.write("token", "not a token");
+    for (line, code, why) in [
+        ("", 64, "Usage: leasehold"),
+        ("frobnicate", 64, "unrecognized subcommand 'frobnicate'"),
+        ("ls --frobnicate", 64, "unexpected argument '--frobnicate'"),
+        ("lock x", 64, "--ttl <DUR>"),
+        ("lock x --ttl never", 64, "write a number with ms, s, m, h or d"),
+        ("lock x --ttl 1ms", 64, "a TTL lies between 10 ms and 366 days"),
+        ("lock x --ttl 9999d", 64, "at most 366d"),
+        ("lock x --ttl 5 -n -w 3", 64, "cannot be used with"),
+        ("lock {x} --ttl 5", 64, "a name has no braces"),
+        ("lock a/../b --ttl 5", 64, "cannot stand between slashes"),
+        ("unlock x", 64, "LEASEHOLD_TOKEN or with --token-file"),
+        ("unlock x --token-file none", 64, "`none`: No such file"),
+        ("unlock x --token-file token", 64, "a token is 32 hex digits"),
+        ("ls --store nowhere", 64, "it has no scheme"),
+        ("ls --store gopher:x", 64, "no such store in this build"),
+        ("ls --store file:/proc/nowhere", 69, "/proc/nowhere"),
+        ("ls --output yaml", 64, "possible values: text, json"),
+        ("completions tcsh", 64, "possible values: bash"),
+        ("man /nowhere/at/all", 64, "/nowhere/at/all"),
+    ] {
+        let (ended, out, told) = home.run(line);
+        assert_eq!(ended, code, "`{line}`: {told}");
+        assert!(told.contains(why), "`{line}` says: {told}");
+        assert_eq!(out, "", "`{line}` answers nothing");
+        assert!(!told.contains("panicked"), "{told}");
+    }
+}
+
+#[test]
+fn hostile_configuration_is_refused_by_file_and_line_and_shows_no_secret() {
+    let home = Home::new();
+    for (text, why) in [
+        ("store = 7\n", "line 1: invalid type: integer"),
+        ("\n\nstroe = \"file:\"\n", "line 3: unknown field `stroe`"),
+        ("store = \"redis://:hunter2@h/\"\nstore = \"x\"\n", "line 2: duplicate key"),
+        ("store = \"redis://:hunter2@h/", "line 1: invalid basic string"),
+        ("\u{0}", "line 1:"),
+        ("store = \"redis://:hunter2@h/\"\n", "leasehold.toml: invalid store URL `redis:…`"),
+    ] {
+        home.write("leasehold.toml", text);
+        let (code, out, told) = home.run("ls");
+        assert_eq!((code, out.as_str()), (78, ""), "{told}");
+        assert!(told.contains("leasehold.toml") && told.contains(why), "{text:?} says: {told}");
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    std::fs::write(home.0.join("leasehold.toml"), [0xFF, 0xFE, 0x00]).unwrap();
+    assert_eq!(home.run("ls").0, 78);
+    std::fs::remove_file(home.0.join("leasehold.toml")).unwrap();
+    std::fs::create_dir(home.0.join("leasehold.toml")).unwrap();
+    let (code, _, told) = home.run("ls");
+    assert!(code == 78 && told.contains("cannot be read"), "{told}");
+    std::fs::remove_dir(home.0.join("leasehold.toml")).unwrap();
+    use std::os::unix::ffi::OsStrExt;
+    let garbage = std::ffi::OsStr::from_bytes(&[0xFF, 0xFE]);
+    assert_eq!(said(home.leasehold().arg("ls").env("LEASEHOLD_STORE", garbage)).0, 78);
+    let (code, _, told) = said(home.leasehold().args([std::ffi::OsStr::new("inspect"), garbage]));
+    assert!(code == 64 && told.contains("names are UTF-8"), "{told}");
+}
+
+#[test]
+fn help_version_completions_and_manual_pages_are_there() {
+    let home = Home::new();
+    let (code, help, _) = home.run("--help");
+    assert_eq!(code, 0);
+    for command in ["ls", "inspect", "evict", "lock", "extend", "unlock", "completions", "man"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is in the help");
+        let (code, help, _) = home.run(&format!("{command} --help"));
+        assert!(code == 0 && help.contains(&format!("Usage: leasehold {command}")), "{help}");
+    }
+    assert_eq!(home.run("--version").1, format!("leasehold {}\n", env!("CARGO_PKG_VERSION")));
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, script, _) = home.run(&format!("completions {shell}"));
+        assert!(code == 0 && script.contains("unlock"), "{shell}");
+    }
+    assert!(home.run("man").1.contains(".TH leasehold 1"));
+    assert_eq!(home.run("man .").0, 0);
+    assert!(std::fs::read_to_string(home.0.join("leasehold-unlock.1")).unwrap().contains("token"));
+}
