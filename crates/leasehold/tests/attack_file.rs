@@ -1,0 +1,326 @@
+//! Faults looked for in the embedded store.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::remote::{self, Remote};
+use common::{home, ms, secs};
+use futures_util::FutureExt;
+use leasehold::store::file::File;
+use leasehold::{
+    Acquired, Claim, Name, Names, Owner, Permits, Released, Renewed, Share, Store, Ticket, Token, Ttl, Wait,
+};
+
+fn claim_of(names: &[&str], share: Share, ttl: Duration, wait: Wait) -> Claim {
+    let token = Token::fresh(&Owner::new("test").unwrap()).unwrap();
+    let names = Names::new(names.iter().map(|name| Name::new(name).unwrap())).unwrap();
+    let ticket = Ticket { names, token, share, fence: None };
+    Claim { ticket, ttl: Ttl::new(ttl).unwrap(), wait, fences: 1, detached: false }
+}
+
+fn claim(name: &str, ttl: Duration, wait: Wait) -> Claim {
+    claim_of(&[name], Share::Exclusive, ttl, wait)
+}
+
+async fn granted(store: &dyn Store, claim: &Claim) -> bool {
+    matches!(store.acquire(claim).await.unwrap(), Acquired::Granted(_))
+}
+
+fn signal(pid: u32, signal: &str) {
+    assert!(std::process::Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn remote_worker() {
+    remote::serve(|work| async move { Arc::new(File::open(work).await.unwrap()) as Arc<dyn Store> });
+}
+
+/// F1: a file that is not there is taken for a death.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_holder_whose_file_was_removed_goes_on_holding() {
+    let home = home("swept");
+    let (a, b) = (File::open(home.path()).await.unwrap(), File::open(home.path()).await.unwrap());
+    let held = claim("x", secs(30), Wait::Never);
+    assert!(granted(&a, &held).await);
+    for file in std::fs::read_dir(home.path().join("clients")).unwrap() {
+        std::fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let second = claim("x", secs(30), Wait::Never);
+    assert!(!granted(&b, &second).await, "two holders at once");
+    assert!(matches!(a.renew(&[(held.ticket.clone(), held.ttl)]).await[0], Ok(Renewed::Until(_))));
+}
+
+/// F1b: the whole folder was removed, and a third process comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_holder_whose_folder_was_removed_goes_on_holding() {
+    let home = home("swept_folder");
+    let a = File::open(home.path()).await.unwrap();
+    let held = claim("x", secs(30), Wait::Never);
+    assert!(granted(&a, &held).await);
+    std::fs::remove_dir_all(home.path().join("clients")).unwrap();
+    let b = File::open(home.path()).await.unwrap();
+    let second = claim("x", secs(30), Wait::Never);
+    assert!(!granted(&b, &second).await, "two holders at once");
+}
+
+/// F2: killed while the store is made for the first time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_making_was_cut_short_can_be_opened() {
+    let mut bricked = Vec::new();
+    for round in 0..400u64 {
+        let home = home("cut");
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "remote_worker", "--nocapture"])
+            .env("LEASEHOLD_TEST_REMOTE", home.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let database = home.path().join("locks.db");
+        let patience = Instant::now();
+        while !database.exists() && patience.elapsed() < secs(5) {}
+        let until = Instant::now() + Duration::from_micros(round * 15);
+        while Instant::now() < until {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if let Err(error) = File::open(home.path()).await {
+            bricked.push((round * 15, error.to_string()));
+        }
+    }
+    assert!(bricked.is_empty(), "killed after so many us: {bricked:#?}");
+}
+
+/// F2b: the state that a kill between the first and the last of three transactions leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_left_with_its_reserve_can_be_opened() {
+    let home = home("reserve");
+    drop(std::os::unix::fs::OpenOptionsExt::mode(std::fs::OpenOptions::new().create(true).write(true), 0o600).open(home.path().join("locks.db")).unwrap());
+    let db = rusqlite::Connection::open(home.path().join("locks.db")).unwrap();
+    db.pragma_update(None, "page_size", 1024).unwrap();
+    db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)).unwrap();
+    db.execute_batch("CREATE TABLE reserve (bytes BLOB)").unwrap();
+    drop(db);
+    File::open(home.path()).await.unwrap();
+}
+
+/// F9: which way the bundled SQLite goes.
+#[tokio::test]
+async fn a_look_for_those_who_may_pass_does_not_read_the_line() {
+    let db = rusqlite::Connection::open_in_memory().unwrap();
+    db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
+    db.execute_batch(include_str!("../src/store/file/schema.sql")).unwrap();
+    let plan: String = db
+        .query_row(
+            "EXPLAIN QUERY PLAN SELECT 1 FROM waiting WHERE name = ?1 AND share = 3 LIMIT 1",
+            ["x"],
+            |row| row.get(3),
+        )
+        .unwrap();
+    assert!(plan.contains("waiting_barge"), "{plan}");
+}
+
+/// F3: the pool of blocking threads is taken, and one call once found the gate closed.
+#[test]
+fn a_busy_pool_of_threads_does_not_end_the_store() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let home = home("pool");
+    runtime.block_on(async {
+        let store = File::open(home.path()).await.unwrap();
+        let held = claim("x", secs(30), Wait::Never);
+        assert!(granted(&store, &held).await);
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let blocker = tokio::task::spawn_blocking(move || drop(ended.recv()));
+        // Somebody else is inside for a moment.
+        let gate = std::fs::File::open(home.path().join("gate")).unwrap();
+        gate.lock().unwrap();
+        let first = store.renew(&[(held.ticket.clone(), held.ttl)]).await;
+        println!("while the gate was closed: {first:?}");
+        gate.unlock().unwrap();
+        // From here on the gate is open, and nobody is in the way.
+        let mut failed = Vec::new();
+        for _ in 0..3 {
+            if let Err(error) = &store.renew(&[(held.ticket.clone(), held.ttl)]).await[0] {
+                failed.push(error.to_string());
+            }
+        }
+        drop(end);
+        blocker.await.unwrap();
+        assert!(failed.is_empty(), "{failed:#?}");
+    });
+}
+
+/// F4: more processes than are watched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_is_heard_of_beyond_the_most_that_are_watched() {
+    let home = home("watched");
+    let waiting = Arc::new(File::open(home.path()).await.unwrap());
+    let mut holders = Vec::new();
+    for i in 0..258 {
+        let holder = File::open(home.path()).await.unwrap();
+        let name = format!("n{i}");
+        assert!(granted(&holder, &claim(&name, secs(60), Wait::Never)).await);
+        holders.push(holder);
+        let next = claim(&name, secs(60), Wait::Forever);
+        let waiting = waiting.clone();
+        let task = tokio::spawn(async move { waiting.acquire(&next).await });
+        while waiting_count(&holders[i], &name).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        if i < 257 {
+            continue;
+        }
+        drop(holders.pop());
+        let heard = tokio::time::timeout(secs(3), task).await;
+        assert!(heard.is_ok(), "the death of number {i} was not heard of within 3 s");
+    }
+}
+
+async fn waiting_count(store: &dyn Store, name: &str) -> usize {
+    store.inspect(&Name::new(name).unwrap()).await.unwrap().map_or(0, |status| status.waiters.len())
+}
+
+/// F5: whoever opens a store buries the dead and admits the next; its own opening is then given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_admitted_by_an_opening_that_was_given_up_hears_of_it() {
+    let home = home("given_up");
+    let work = home.path().to_str().unwrap();
+    let (holder, waiter) = (Remote::spawn(work).await, Remote::spawn(work).await);
+    assert!(granted(&holder, &claim("x", secs(30), Wait::Never)).await);
+    let next = claim("x", secs(30), Wait::Forever);
+    let (theirs, asked) = (waiter.clone(), next.clone());
+    let task = tokio::spawn(async move { theirs.acquire(&asked).await });
+    while waiting_count(&holder, "x").await == 0 {
+        tokio::time::sleep(ms(5)).await;
+    }
+    tokio::time::sleep(ms(50)).await;
+    // The waiter stands still for a moment, so that it is not the one who buries.
+    signal(waiter.pid(), "-STOP");
+    holder.kill();
+    let mut opening = Box::pin(File::open(home.path()));
+    assert!((&mut opening).now_or_never().is_none());
+    drop(opening);
+    tokio::time::sleep(ms(300)).await;
+    signal(waiter.pid(), "-CONT");
+    let heard = tokio::time::timeout(secs(3), task).await;
+    assert!(heard.is_ok(), "free, granted, and not told for 3 s");
+}
+
+/// F6: a releaser that dies between its commit and its poke. What it leaves is what is written here by hand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_admitted_by_one_who_died_before_telling_it_hears_of_it() {
+    let home = home("untold");
+    let work = home.path().to_str().unwrap();
+    let (holder, waiter) = (Remote::spawn(work).await, File::open(home.path()).await.unwrap());
+    assert!(granted(&holder, &claim("x", secs(30), Wait::Never)).await);
+    let next = claim("x", secs(30), Wait::Forever);
+    let asked = next.clone();
+    let waiter = Arc::new(waiter);
+    let theirs = waiter.clone();
+    let task = tokio::spawn(async move { theirs.acquire(&asked).await });
+    while waiting_count(&holder, "x").await == 0 {
+        tokio::time::sleep(ms(5)).await;
+    }
+    tokio::time::sleep(ms(50)).await;
+    // The commit of the holder's release, byte for byte, without its poke.
+    let db = rusqlite::Connection::open(home.path().join("locks.db")).unwrap();
+    db.execute_batch(
+        "BEGIN IMMEDIATE;
+         DELETE FROM holding WHERE name = 'x';
+         UPDATE meta SET last = last + 1;
+         INSERT INTO holding SELECT name, token, share, take, most, (SELECT last FROM meta), fences,
+            shows_until, ttl_ms, client, detached, 1, several FROM waiting WHERE name = 'x';
+         DELETE FROM waiting WHERE name = 'x';
+         COMMIT",
+    )
+    .unwrap();
+    holder.kill();
+    let heard = tokio::time::timeout(secs(3), task).await;
+    assert!(heard.is_ok(), "granted, and not told for 3 s");
+}
+
+/// F7: some of the names of a claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_shown_at_some_of_its_names_changes_nothing() {
+    let home = home("some_names");
+    let memory = leasehold::store::memory::Memory::new(leasehold::Clock::system().unwrap());
+    let file = File::open(home.path()).await.unwrap();
+    for store in [&memory as &dyn Store, &file] {
+        let held = claim_of(&["a", "b"], Share::Exclusive, secs(30), Wait::Never);
+        assert!(granted(store, &held).await);
+        let some = Ticket { names: Name::new("a").unwrap().into(), ..held.ticket.clone() };
+        let name = store.capabilities().store;
+        assert_eq!(store.release(&some).await, Ok(Released::NotHeld), "{name}");
+        assert!(!granted(store, &claim("a", secs(30), Wait::Never)).await, "{name}: `a` was given away");
+        assert!(matches!(store.renew(&[(held.ticket, held.ttl)]).await[0], Ok(Renewed::Until(_))), "{name}");
+    }
+}
+
+/// F8: how the cost of one call grows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore]
+async fn measure() {
+    for n in [500u64, 2_000] {
+        let home = home("readers");
+        let store = File::open(home.path()).await.unwrap();
+        let start = Instant::now();
+        let mut held = Vec::new();
+        for _ in 0..n {
+            let claim = claim_of(&["x"], Share::Shared, secs(600), Wait::Never);
+            assert!(granted(&store, &claim).await);
+            held.push(claim);
+        }
+        println!("{n} readers come: {:?} each", start.elapsed() / n as u32);
+        let start = Instant::now();
+        for claim in held {
+            store.release(&claim.ticket).await.unwrap();
+        }
+        println!("{n} readers go: {:?} each", start.elapsed() / n as u32);
+    }
+    for n in [500u64, 2_000] {
+        for (what, share) in [
+            ("readers", Share::Shared),
+            ("exclusive", Share::Exclusive),
+            ("permits", Share::Permits(Permits::new(1, 1).unwrap())),
+            ("barging", Share::Permits(Permits::new(1, 1).unwrap().barging())),
+        ] {
+            let home = home("line");
+            let store = Arc::new(File::open(home.path()).await.unwrap());
+            let head = claim("x", secs(600), Wait::Never);
+            assert!(granted(&*store, &head).await);
+            let mut tasks = tokio::task::JoinSet::new();
+            let start = Instant::now();
+            for _ in 0..n {
+                let (store, next) = (store.clone(), claim_of(&["x"], share, secs(600), Wait::Forever));
+                tasks.spawn(async move {
+                    assert!(granted(&*store, &next).await);
+                    store.release(&next.ticket).await.unwrap();
+                });
+            }
+            while waiting_count(&*store, "x").await < n as usize {
+                tokio::time::sleep(ms(20)).await;
+            }
+            println!("{n} {what} waiters line up: {:?} each", start.elapsed() / n as u32);
+            let start = Instant::now();
+            for _ in 0..20 {
+                granted(&*store, &claim("x", secs(600), Wait::Never)).await;
+            }
+            println!("{n} {what} waiters, a try: {:?}", start.elapsed() / 20);
+            let start = Instant::now();
+            store.release(&head.ticket).await.unwrap();
+            println!("{n} {what} waiters, first release: {:?}", start.elapsed());
+            while let Some(done) = tasks.join_next().await {
+                done.unwrap();
+            }
+            println!("{n} {what} waiters served: {:?} each", start.elapsed() / n as u32);
+        }
+    }
+}
