@@ -158,13 +158,11 @@ impl<'a> Book<'a> {
     }
 
     pub(super) fn release(&mut self, ticket: &Ticket) -> Outcome<Released> {
-        let mut released = false;
-        for name in &ticket.names {
-            let mut delete =
-                self.sql("DELETE FROM holding WHERE name = ?1 AND token = ?2 AND expires > ?3")?;
-            released |= delete.execute(params![name.as_str(), ticket.token.expose(), time(self.now)])? > 0;
-        }
-        if released {
+        if self.own(&ticket.names, &ticket.token)?.is_some() {
+            for name in &ticket.names {
+                let mut delete = self.sql("DELETE FROM holding WHERE name = ?1 AND token = ?2")?;
+                delete.execute([name.as_str(), ticket.token.expose()])?;
+            }
             self.admit(ticket.names.as_slice().to_vec())?;
             return Ok(Released::Released);
         }
@@ -428,9 +426,17 @@ impl<'a> Book<'a> {
         names.map(|name| Ok(parse_name(&name?)?)).collect()
     }
 
-    fn someone_may_pass(&self, name: &Name) -> Outcome<bool> {
-        let mut select = self.sql("SELECT 1 FROM waiting WHERE name = ?1 AND share = 3 LIMIT 1")?;
-        Ok(select.exists([name.as_str()])?)
+    /// The next of those who may pass others and would fit here; those who would not are not even read.
+    fn next_to_pass(&self, name: &Name, after: i64) -> Outcome<Option<Entry>> {
+        let held = held(&self.holders(name)?);
+        if held.exclusive + held.shared > 0 {
+            return Ok(None);
+        }
+        let mut select = self.sql(select!(
+            waiting "INDEXED BY waiting_barge WHERE name = ?1 AND share = 3 AND most - take >= ?2 AND arrival > ?3 ORDER BY arrival LIMIT 1"
+        ))?;
+        let used = i64::try_from(held.permits).unwrap_or(i64::MAX);
+        Ok(select.query_row(params![name.as_str(), used, after], Entry::read).optional()?)
     }
 
     /// First in line at each of its names (or free to pass), and fitting beside who holds them.
@@ -590,8 +596,11 @@ impl<'a> Book<'a> {
     /// Serves the lines at these names, and at every name this frees in turn.
     pub(super) fn admit(&mut self, mut todo: Vec<Name>) -> Outcome<()> {
         while let Some(name) = todo.pop() {
-            let (mut passed, mut mixed) = (0, false);
-            while let Some(entry) = self.next_in_line(&name, passed)? {
+            let (mut passed, mut mixed, mut blocked) = (0, false, false);
+            while let Some(entry) = match blocked {
+                true => self.next_to_pass(&name, passed)?,
+                false => self.next_in_line(&name, passed)?,
+            } {
                 if self.admitted >= ADMITTED_MAX {
                     self.news.more.push(name.clone());
                     break;
@@ -605,10 +614,9 @@ impl<'a> Book<'a> {
                 if absent {
                     self.step_out(&entry, &names, true)?;
                 } else if !self.may_enter(&entry, &names)? {
-                    match self.someone_may_pass(&name)? {
-                        true => continue,
-                        false => break,
-                    }
+                    // From here on only whoever may pass.
+                    blocked = true;
+                    continue;
                 } else if !self.enter(&entry, &names)? {
                     break;
                 } else {

@@ -133,7 +133,9 @@ fn set_up(connection: &Connection) -> Result<(), rusqlite::Error> {
 fn schema(connection: &Connection) -> Result<(), Fault> {
     let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i32>(0));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
-    let is_new = application == 0 && version == 0 && number("SELECT count(*) FROM sqlite_schema")? == 0;
+    // The reserve alone is what is left of a making that was cut short.
+    let others = "SELECT count(*) FROM sqlite_schema WHERE name <> 'reserve'";
+    let is_new = application == 0 && version == 0 && number(others)? == 0;
     if !is_new && application != APPLICATION {
         return Err(
             refused("it has a `locks.db` that is not a Leasehold store; name another directory").into()
@@ -149,7 +151,7 @@ fn schema(connection: &Connection) -> Result<(), Fault> {
         return Ok(());
     }
     if is_new {
-        connection.execute_batch("CREATE TABLE reserve (bytes BLOB)")?;
+        connection.execute_batch("DROP TABLE IF EXISTS reserve; CREATE TABLE reserve (bytes BLOB)")?;
         connection.execute("INSERT INTO reserve VALUES (zeroblob(?1))", [RESERVE_BYTES as i64])?;
         connection.execute_batch("DROP TABLE reserve")?;
     }

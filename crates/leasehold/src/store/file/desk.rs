@@ -19,7 +19,7 @@ use super::db::{Db, Fault, checkpoint, connect};
 use super::messenger::Messenger;
 use super::place::Place;
 use super::presence::ClientId;
-use crate::clock::Clock;
+use crate::clock::{Clock, Deadline};
 use crate::error::Error;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
@@ -222,21 +222,23 @@ impl Desk {
             Err(Contended::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(Contended::WouldBlock) => return None,
         };
-        if !lock(&self.queue).jobs.is_empty() {
-            return None;
-        }
         let Clerk { db, gate } = &mut *clerk;
         let inside = gate.try_enter()?;
+        // Those who came before go first. The thread that was to serve them may not come for long: others have the pool.
+        let (answers, mut news) = self.run(db, self.batch(&mut lock(&self.queue)), self.clock.now());
         let outcome = db.transact(&self.clock, self.me, work);
         drop(inside);
-        match outcome {
+        let outcome = match outcome {
             Err(fault) if fault.is_busy() => None,
             Err(fault) => Some(Err(fault)),
-            Ok((value, news)) => {
-                self.committed(clerk, news);
+            Ok((value, more)) => {
+                news.add(more);
                 Some(Ok(value))
             }
-        }
+        };
+        self.committed(clerk, news);
+        answers.into_iter().for_each(|(job, committed)| job.answer(committed));
+        outcome
     }
 
     /// Others are told when nobody has to wait for it any more.
@@ -271,7 +273,7 @@ impl Desk {
                     return;
                 }
                 match inside {
-                    Some(_) => self.run(db, batch),
+                    Some(_) => self.run(db, batch, self.clock.now().plus(PATIENCE)),
                     None => (
                         batch.into_iter().map(|job| (job, Err(self.out_of_time()))).collect(),
                         News::default(),
@@ -286,6 +288,12 @@ impl Desk {
     /// Taken at the last moment, so that it is large, and without those who have gone meanwhile.
     fn next_batch(&self) -> Vec<Box<dyn Job>> {
         let mut queue = lock(&self.queue);
+        let batch = self.batch(&mut queue);
+        queue.is_served = !batch.is_empty();
+        batch
+    }
+
+    fn batch(&self, queue: &mut Queue) -> Vec<Box<dyn Job>> {
         let mut batch = Vec::new();
         while batch.len() < BATCH_MAX
             && let Some(job) = queue.jobs.pop_front()
@@ -294,19 +302,21 @@ impl Desk {
                 batch.push(job);
             }
         }
-        queue.is_served = !batch.is_empty();
         batch
     }
 
     /// All in one transaction; if that fails, each in its own, so that nobody suffers for another.
-    fn run(&self, db: &mut Db, mut batch: Vec<Box<dyn Job>>) -> (Vec<Answered>, News) {
+    /// Until then it waits for a stranger who has the database.
+    fn run(&self, db: &mut Db, mut batch: Vec<Box<dyn Job>>, until: Deadline) -> (Vec<Answered>, News) {
+        if batch.is_empty() {
+            return Default::default();
+        }
         let all =
             db.transact(&self.clock, self.me, |book| batch.iter_mut().try_for_each(|job| job.run(book)));
         if let Ok(((), news)) = all {
             return (batch.into_iter().map(|job| (job, Ok(()))).collect(), news);
         }
         let mut news = News::default();
-        let until = self.clock.now().plus(PATIENCE);
         let each = batch.into_iter().map(|mut job| {
             loop {
                 match db.transact(&self.clock, self.me, |book| job.run(book)) {

@@ -57,7 +57,8 @@ pub(super) struct Clients {
     folder: Arc<OwnedFd>,
 }
 
-/// One's own files, gone when this is dropped.
+/// One's own files. When this is dropped the lock is open, which is what others take for a death; the file itself is
+/// removed by whoever buries, so that a file that is missing never looks like one.
 #[derive(Debug)]
 pub(super) struct Presence {
     clients: Clients,
@@ -123,7 +124,8 @@ impl Clients {
                 Ok(()) => true,
                 Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
             },
-            Err(error) => error == rustix::io::Errno::NOENT,
+            // Removed, by us or by some sweeper of old files: that proves nothing.
+            Err(_) => false,
         }
     }
 
@@ -144,10 +146,15 @@ impl Clients {
         Ok(found)
     }
 
-    /// Takes a dead client's files away.
+    /// Takes a dead client's files away. It must have left nothing: without its lock nobody can tell that it is dead.
     pub(super) fn clear(&self, id: ClientId) {
         // The lock last: where it is, somebody may still clear the rest.
-        for ending in [SOCK, POKE, LOCK] {
+        self.hush(id);
+        let _ = unlinkat(&*self.folder, id.file(LOCK), AtFlags::empty());
+    }
+
+    fn hush(&self, id: ClientId) {
+        for ending in [SOCK, POKE] {
             let _ = unlinkat(&*self.folder, id.file(ending), AtFlags::empty());
         }
     }
@@ -161,6 +168,6 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.clients.clear(self.id);
+        self.clients.hush(self.id);
     }
 }

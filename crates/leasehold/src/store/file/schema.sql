@@ -49,4 +49,4 @@ CREATE TABLE waiting (
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX waiting_token ON waiting (token);
 CREATE INDEX waiting_told  ON waiting (client) WHERE told;
-CREATE INDEX waiting_barge ON waiting (name)   WHERE share = 3;
+CREATE INDEX waiting_barge ON waiting (name, most - take) WHERE share = 3;

@@ -18,7 +18,6 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use super::book::News;
 use super::db::{Db, Fault, connect};
 use super::desk::{Desk, Gate, out_of_time};
 use super::messenger::{Bells, Chore, Messenger};
@@ -35,7 +34,7 @@ const DYING: Duration = Duration::from_millis(50);
 /// How often a process is looked at that cannot be watched.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The most processes that are watched at the same time; the others are found dead when somebody looks.
+/// The most processes that a connection is kept to; the others are looked at every so often.
 const WATCHED_MAX: usize = 256;
 
 /// A log beyond this is written back when a store is opened.
@@ -65,10 +64,11 @@ struct Opened {
     clients: Clients,
     presence: Presence,
     ears: Ears,
-    news: News,
+    messenger: Messenger,
+    to_do: UnboundedReceiver<Chore>,
 }
 
-fn open(path: &Path, clock: &Clock) -> Result<Opened> {
+fn open(path: &Path, clock: &Clock, bells: Arc<Bells>) -> Result<Opened> {
     let (place, gate) = Place::open(path)?;
     let (place, gate) = (Arc::new(place), Gate::new(gate));
     let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
@@ -77,6 +77,8 @@ fn open(path: &Path, clock: &Clock) -> Result<Opened> {
     let reader = connect(&place).map_err(|error| explained(error.into()))?;
     let clients = Clients::new(place.clients().clone());
     let (presence, ears) = clients.enter()?;
+    let (chores, to_do) = unbounded_channel();
+    let messenger = Messenger::new(clients.clone(), bells, chores).map_err(no_socket)?;
     // Whoever died since somebody looked last.
     let unreadable = |error: std::io::Error| refused(format!("`{}`: {error}", place.path().display()));
     let mut known: BTreeSet<ClientId> = clients.all().map_err(unreadable)?.into_iter().collect();
@@ -93,26 +95,26 @@ fn open(path: &Path, clock: &Clock) -> Result<Opened> {
     let ((), news) = cleaned.map_err(explained)?;
     known.iter().for_each(|dead| clients.clear(*dead));
     drop(inside);
-    Ok(Opened { place, db, gate, reader, clients, presence, ears, news })
+    // Here, since whoever opens it may have given up meanwhile.
+    messenger.tell(news);
+    Ok(Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do })
+}
+
+fn no_socket(error: std::io::Error) -> Error {
+    Error::System { what: "socket of the file store", why: error.to_string() }
 }
 
 impl Site {
     /// Dropped before its end, it leaves nothing behind.
     pub(super) async fn open(path: &Path, clock: &Clock, bells: Arc<Bells>) -> Result<Arc<Self>> {
-        let (path, its_clock) = (path.to_owned(), clock.clone());
-        let opened = tokio::task::spawn_blocking(move || open(&path, &its_clock)).await;
+        let (path, its_clock, its_bells) = (path.to_owned(), clock.clone(), bells.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&path, &its_clock, its_bells)).await;
         let opened = opened
             .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
-        let Opened { place, db, gate, reader, clients, presence, ears, news } = opened;
-        let failed = |error: std::io::Error| Error::System {
-            what: "socket of the file store",
-            why: error.to_string(),
-        };
-        let deaths = UnixListener::from_std(ears.deaths).map_err(failed)?;
-        let pokes = UnixDatagram::from_std(ears.pokes).map_err(failed)?;
-        let (chores, to_do) = unbounded_channel();
-        let messenger = Arc::new(Messenger::new(clients.clone(), bells.clone(), chores).map_err(failed)?);
-        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence.id(), messenger.clone()));
+        let Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do } = opened;
+        let deaths = UnixListener::from_std(ears.deaths).map_err(no_socket)?;
+        let pokes = UnixDatagram::from_std(ears.pokes).map_err(no_socket)?;
+        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence.id(), Arc::new(messenger)));
         let site = Arc::new(Site {
             place,
             desk,
@@ -132,7 +134,6 @@ impl Site {
             tokio::spawn(do_chores(to_do, weak)).abort_handle(),
         ];
         lock(&site.tasks).extend(tasks);
-        messenger.tell(news);
         if site.place.log_bytes() > LOG_BYTES {
             site.desk.write_back();
         }
@@ -143,10 +144,11 @@ impl Site {
     pub(super) fn watch(self: &Arc<Self>, clients: BTreeSet<ClientId>) {
         let mut watched = lock(&self.watched);
         for client in clients {
-            if watched.len() >= WATCHED_MAX || watched.contains_key(&client) {
+            if watched.contains_key(&client) {
                 continue;
             }
-            let task = watch(client, self.clients.clone(), self.clock.clone(), Arc::downgrade(self));
+            let connects = watched.len() < WATCHED_MAX;
+            let task = watch(client, connects, self.clients.clone(), self.clock.clone(), Arc::downgrade(self));
             watched.insert(client, self.runtime.spawn(task).abort_handle());
         }
     }
@@ -219,6 +221,10 @@ impl Drop for Site {
         let tasks = std::mem::take(&mut *lock(&self.tasks));
         let watches = std::mem::take(&mut *lock(&self.watched));
         tasks.iter().chain(watches.values()).for_each(AbortHandle::abort);
+        // Where something is left, the lock stays for others to see that nobody has it.
+        if !self.left_something(&[self.presence.id()].into()) {
+            self.clients.clear(self.presence.id());
+        }
     }
 }
 
@@ -263,13 +269,17 @@ async fn do_chores(mut to_do: UnboundedReceiver<Chore>, site: Weak<Site>) {
 }
 
 /// Until this client has died and been buried. The connection breaks when it dies; its lock is the truth.
-async fn watch(client: ClientId, clients: Clients, clock: Clock, site: Weak<Site>) {
+async fn watch(client: ClientId, connects: bool, clients: Clients, clock: Clock, site: Weak<Site>) {
     loop {
-        if let Ok(mut stream) = UnixStream::connect(clients.death_path(client)).await {
+        if connects
+            && let Ok(mut stream) = UnixStream::connect(clients.death_path(client)).await {
             while matches!(stream.read(&mut [0; 16]).await, Ok(1..)) {}
         }
         let Some(site) = site.upgrade() else { return };
-        if site.dies(client).await && site.bury([client].into()).await.is_ok() {
+        let died = if connects { site.dies(client).await } else { clients.is_dead(client) };
+        if died && site.bury([client].into()).await.is_ok() {
+            // Whoever buried it, or the dead one itself, may have died before we were told.
+            site.hear();
             lock(&site.watched).remove(&client);
             return;
         }
