@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{client, in_parallel, leaping_runtime, ms, scaled, secs, sleep, within};
+use common::{Dice, client, in_parallel, leaping_runtime, ms, scaled, secs, sleep, within};
 use leasehold::store::faulty::{Faulty, Plan};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Error, Lease, Locks, Proof, Store};
@@ -48,19 +48,6 @@ impl Judge {
             assert!(fence >= *written, "a valid lease has a stale fence: {fence} after {written}");
         }
         *written = fence.max(*written);
-    }
-}
-
-/// SplitMix64, so that a seed gives one run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
     }
 }
 

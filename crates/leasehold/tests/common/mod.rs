@@ -1,7 +1,10 @@
-//! What the tests share: the scale of the long proofs, clients over one store, a store that can be made to hang, and one
-//! in another process.
+//! What the tests share: the scale of the long proofs, clients over one store, what they can be asked for, a store that can
+//! be made to hang, and one in another process.
 #![allow(dead_code, clippy::unwrap_used)]
 
+#[cfg(all(feature = "file", target_os = "linux"))]
+pub(crate) mod disk;
+pub(crate) mod operations;
 pub(crate) mod remote;
 pub(crate) mod worker;
 
@@ -12,8 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::store::memory::Memory;
 use leasehold::{
-    Acquired, Capabilities, Claim, Clock, Converted, Error, Evicted, Locks, Name, Options, Released, Renewed,
-    Result, Share, Status, Store, Ticket, Ttl,
+    Acquired, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Locks, Name, Options,
+    Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
 };
 
 pub(crate) fn ms(n: u64) -> Duration {
@@ -31,6 +34,19 @@ pub(crate) fn scaled(full: u64) -> u64 {
         Err(_) => 0.1,
     };
     ((full as f64 * scale) as u64).max(1)
+}
+
+/// SplitMix64, so that a seed gives one run.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
 }
 
 /// Runs `work` for 0..count, on as many threads as there are cores.
@@ -69,6 +85,11 @@ pub(crate) fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
         .build()
         .unwrap();
     (runtime, clock)
+}
+
+/// Where every clock starts: from there a deadline is a plain duration, to the nanosecond.
+pub(crate) fn origin() -> Deadline {
+    Deadline::FAR.minus(Duration::MAX)
 }
 
 pub(crate) async fn sleep(clock: &Clock, duration: Duration) {

@@ -10,6 +10,8 @@ use leasehold::{
     Name, Names, Owner, Permits, Released, Renewed, Result, Share, Status, Ticket, Token, Ttl, Wait, Waiter,
 };
 
+use crate::common::origin;
+
 /// What comes out over there when this is put in here.
 pub(crate) fn crossed<T: Wire>(value: &T) -> T {
     let mut bytes = Vec::new();
@@ -112,11 +114,6 @@ crosses_as! {
         flags(&mut can).into_iter().zip(said).for_each(|(flag, said)| *flag = said);
         can
     };
-}
-
-/// Where every clock starts: from there a deadline is a plain duration, to the nanosecond.
-fn origin() -> Deadline {
-    Deadline::FAR.minus(Duration::MAX)
 }
 
 fn flags(can: &mut Capabilities) -> [&mut bool; 9] {

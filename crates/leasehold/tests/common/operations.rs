@@ -1,0 +1,234 @@
+//! Every operation that can be cancelled, and a way to cut each off wherever it waits: one table for every store.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::{Detached, Error, Lease, Locks, Loss, Store};
+
+use super::{ms, secs, within};
+
+/// Who acts: two clients of one store. One operation of `a` is cut off.
+pub(crate) struct Actors {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) a: Locks,
+    pub(crate) b: Locks,
+    /// How long somebody else holds what an operation waits for.
+    pub(crate) held_for: Duration,
+    /// The TTL of a lease that is lost: it hears of it a third of that later.
+    pub(crate) ttl: Duration,
+}
+
+/// Where an operation is cut off.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cut {
+    /// After so many polls.
+    Polls(usize),
+    /// After so long, wherever requests and replies are by then.
+    After(Duration),
+}
+
+impl Cut {
+    async fn off<T>(self, actors: &Actors, future: impl Future<Output = T>) -> Option<T> {
+        match self {
+            Cut::Polls(polls) => polled(polls, future).await,
+            Cut::After(after) => within(actors.store.clock(), after, future).await,
+        }
+    }
+}
+
+/// Polls a future at most so many times, and drops it.
+async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        if polls == times {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            // The last poll's wake-up never comes: let go now.
+            Poll::Pending if polls == times => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Cuts an operation off after 0, 1, 2, … polls, and after delays that grow with 0, 1, 2, …, until it gets through.
+/// Returns at how many points that was.
+pub(crate) fn at_every_await_point(
+    what: &str,
+    delay: impl Fn(usize) -> Duration,
+    attempt: impl Fn(Cut) -> bool,
+) -> usize {
+    let mut points = 0;
+    let mut until_through = |cut: &dyn Fn(usize) -> Cut| {
+        for point in 0.. {
+            assert!(point < 100_000, "{what} never gets through");
+            points += 1;
+            let attempted = catch_unwind(AssertUnwindSafe(|| attempt(cut(point))));
+            let finished = attempted.unwrap_or_else(|_| panic!("{what} fails, cut off at {:?}", cut(point)));
+            if finished {
+                return point;
+            }
+        }
+        0
+    };
+    assert!(until_through(&Cut::Polls) > 0, "{what} is through without a poll");
+    until_through(&|point| Cut::After(delay(point)));
+    points
+}
+
+type Attempted<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
+
+/// Whether it got through.
+pub(crate) type Operation = for<'a> fn(&'a Actors, Cut) -> Attempted<'a>;
+
+/// What a client can be asked for.
+pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
+    ("lock", |it, cut| Box::pin(async move { cut.off(it, it.a.mutex("x").lock()).await.is_some() })),
+    ("try_lock", |it, cut| Box::pin(async move { cut.off(it, it.a.mutex("x").try_lock()).await.is_some() })),
+    ("lock behind another client", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move { cut.off(it, it.a.mutex("x").lock()).await.is_some() }))
+    }),
+    ("lock behind a local task", |it, cut| {
+        Box::pin(while_held(it, &it.a, async move { cut.off(it, it.a.mutex("x").lock()).await.is_some() }))
+    }),
+    ("lock with a wait", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move {
+            cut.off(it, it.a.mutex("x").wait(it.held_for / 2).lock()).await.is_some()
+        }))
+    }),
+    ("lock in strict order", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move {
+            cut.off(it, it.a.mutex("x").strict_order().lock()).await.is_some()
+        }))
+    }),
+    ("the first of two waiters", |it, cut| {
+        Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
+    }),
+    ("lock_detached", |it, cut| {
+        Box::pin(async move { and_back(cut.off(it, it.a.mutex("x").lock_detached()).await).await })
+    }),
+    ("lock_detached behind another client", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move {
+            and_back(cut.off(it, it.a.mutex("x").lock_detached()).await).await
+        }))
+    }),
+    // Every grant comes with less than this left, and is renewed before it is handed out, or given back.
+    ("lock_detached with a renewal", |it, cut| {
+        Box::pin(async move {
+            let mutex = it.a.mutex("x").ttl(secs(1)).min_validity(ms(988));
+            and_back(cut.off(it, mutex.lock_detached()).await).await
+        })
+    }),
+    ("release of a detached lease", |it, cut| {
+        Box::pin(async move {
+            let lease = it.a.mutex("x").lock_detached().await.unwrap();
+            let again = it.b.detached("x", lease.token().clone()).unwrap();
+            let finished = cut.off(it, lease.release()).await;
+            if matches!(cut, Cut::Polls(0)) {
+                again.release().await.expect("nothing was sent, so nothing has happened");
+            }
+            finished.is_some()
+        })
+    }),
+    ("extend", |it, cut| {
+        Box::pin(async move {
+            let lease = it.a.mutex("x").lock().await.unwrap();
+            let finished = cut.off(it, lease.extend(secs(60))).await;
+            assert!(lease.is_valid());
+            finished.is_some()
+        })
+    }),
+    ("release", |it, cut| {
+        Box::pin(async move {
+            let lease = it.a.mutex("x").lock().await.unwrap();
+            let proof = lease.proof();
+            let finished = cut.off(it, lease.release()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            finished.is_some()
+        })
+    }),
+    ("run", |it, cut| {
+        Box::pin(async move {
+            let work = it.a.mutex("x").run(|lease| async move {
+                for _ in 0..3 {
+                    tokio::time::sleep(ms(1)).await;
+                }
+                lease.fence()
+            });
+            cut.off(it, work).await.is_some()
+        })
+    }),
+    // The lease is lost, and the rollback is cancelled too.
+    ("run_or_rollback", |it, cut| {
+        Box::pin(async move {
+            let mutex = it.a.mutex("x").ttl(it.ttl);
+            let work = mutex.run_or_rollback(
+                |_| async {
+                    it.store.evict(&"x".parse().unwrap()).await.unwrap();
+                    tokio::time::sleep(secs(60)).await
+                },
+                |_| tokio::time::sleep(ms(3)),
+            );
+            match cut.off(it, work).await {
+                Some(end) => end.is_err(),
+                None => false,
+            }
+        })
+    }),
+    ("close", |it, cut| {
+        Box::pin(async move {
+            let lease: Lease = it.a.mutex("x").lock().await.unwrap();
+            let finished = cut.off(it, it.a.close()).await.is_some();
+            if !matches!(cut, Cut::Polls(0)) {
+                assert_eq!(lease.loss(), Some(Loss::Closed));
+            }
+            finished
+        })
+    }),
+];
+
+/// Somebody holds the lock for a while; the operation waits meanwhile, and gets it if it is not cancelled.
+async fn while_held(it: &Actors, holder: &Locks, waiting: impl Future<Output = bool>) -> bool {
+    let lease = holder.mutex("x").lock().await.unwrap();
+    let (_, finished) = tokio::join!(
+        async {
+            tokio::time::sleep(it.held_for).await;
+            lease.release().await.unwrap();
+        },
+        waiting
+    );
+    finished
+}
+
+/// The second is served all the same.
+async fn the_first_of_two_waiters(it: &Actors, cut: Cut) -> bool {
+    let (mutex, other) = (it.a.mutex("x"), it.a.mutex("x"));
+    let (first, ()) = tokio::join!(
+        async {
+            let lease = cut.off(it, mutex.lock()).await;
+            lease.is_some()
+        },
+        async {
+            let lease = tokio::time::timeout(secs(5), other.lock()).await.expect("the second is served");
+            lease.unwrap().release().await.unwrap();
+        }
+    );
+    first
+}
+
+/// What got through was meant to stay; it is let go here, so that what is left after that was left by a cancel.
+async fn and_back(taken: Option<Result<Detached, Error>>) -> bool {
+    match taken {
+        Some(Ok(lease)) => lease.release().await.is_ok(),
+        Some(Err(error)) => matches!(error, Error::Late { .. }),
+        None => false,
+    }
+}
