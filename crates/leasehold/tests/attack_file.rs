@@ -98,7 +98,11 @@ async fn a_store_whose_making_was_cut_short_can_be_opened() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_left_with_its_reserve_can_be_opened() {
     let home = home("reserve");
-    drop(std::os::unix::fs::OpenOptionsExt::mode(std::fs::OpenOptions::new().create(true).write(true), 0o600).open(home.path().join("locks.db")).unwrap());
+    drop(
+        std::os::unix::fs::OpenOptionsExt::mode(std::fs::OpenOptions::new().create(true).write(true), 0o600)
+            .open(home.path().join("locks.db"))
+            .unwrap(),
+    );
     let db = rusqlite::Connection::open(home.path().join("locks.db")).unwrap();
     db.pragma_update(None, "page_size", 1024).unwrap();
     db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)).unwrap();

@@ -4,7 +4,7 @@
 use crate::claim::Share;
 
 /// What the holders of a name have between them.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) exclusive: usize,
     pub(crate) shared: usize,

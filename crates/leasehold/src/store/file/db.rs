@@ -1,5 +1,7 @@
 //! SQLite: how the database is opened, one transaction, checkpoints, and what its failures mean.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -89,8 +91,15 @@ impl Fault {
                 let why = format!("another program has locked the database in `{at}`");
                 Error::Unreachable { store: "file", why }
             }
-            _ if at_commit => Error::Unreachable { store: "file", why: format!("`{at}`: {error}") },
-            _ => refused(format!("`{at}`: {error}")),
+            _ => {
+                let why = match place.why_not_written() {
+                    Some(reason) => {
+                        format!("`{at}` cannot be written to ({reason}); locks need a directory that can")
+                    }
+                    None => format!("`{at}`: {error}"),
+                };
+                if at_commit { Error::Unreachable { store: "file", why } } else { refused(why) }
+            }
         }
     }
 }
@@ -127,40 +136,53 @@ fn set_up(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "page_size", 1024)?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
+    // A log that was long once does not stay so. What is left is more than the reserve.
+    connection.query_row("PRAGMA journal_size_limit = 1048576", [], |_| Ok(()))?;
     connection.pragma_update(None, "temp_store", "MEMORY")
 }
 
-fn schema(connection: &Connection) -> Result<(), Fault> {
+/// How many steps its schema has come; `None` where it is new.
+fn recognised(connection: &Connection, place: &Place) -> Result<Option<usize>, Fault> {
     let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i32>(0));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
-    // The reserve alone is what is left of a making that was cut short.
-    let others = "SELECT count(*) FROM sqlite_schema WHERE name <> 'reserve'";
-    let is_new = application == 0 && version == 0 && number(others)? == 0;
-    if !is_new && application != APPLICATION {
-        return Err(
-            refused("it has a `locks.db` that is not a Leasehold store; name another directory").into()
-        );
+    if application == 0 && version == 0 && number("SELECT count(*) FROM sqlite_schema")? == 0 {
+        return Ok(None);
     }
-    let done = usize::try_from(version).unwrap_or(usize::MAX);
-    if done > STEPS.len() {
-        let why =
-            format!("its format is version {version}, newer than this program knows; use a newer program");
+    let at = place.path().display();
+    if application != APPLICATION {
+        let why = format!("the `locks.db` in `{at}` is not a Leasehold store; name another directory");
         return Err(refused(why).into());
     }
+    match usize::try_from(version) {
+        Ok(done) if done <= STEPS.len() => Ok(Some(done)),
+        _ => {
+            let why = format!(
+                "the format of the store in `{at}` is version {version}, newer than this program knows; use a newer program"
+            );
+            Err(refused(why).into())
+        }
+    }
+}
+
+fn schema(connection: &Connection, done: Option<usize>) -> Result<(), Fault> {
+    if done.is_none() {
+        // Its name is on it from the first commit on: whoever comes after one that died here goes on with it.
+        connection.execute_batch(&format!(
+            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; CREATE TABLE reserve (bytes BLOB);
+             INSERT INTO reserve VALUES (zeroblob({RESERVE_BYTES})); COMMIT"
+        ))?;
+    }
+    let done = done.unwrap_or(0);
     if done == STEPS.len() {
         return Ok(());
     }
-    if is_new {
-        connection.execute_batch("DROP TABLE IF EXISTS reserve; CREATE TABLE reserve (bytes BLOB)")?;
-        connection.execute("INSERT INTO reserve VALUES (zeroblob(?1))", [RESERVE_BYTES as i64])?;
-        connection.execute_batch("DROP TABLE reserve")?;
-    }
+    // The space is there, in the log and in the database, before anybody relies on it.
+    checkpoint(connection, "RESTART")?;
     let steps = STEPS[done..].concat();
     connection.execute_batch(&format!(
-        "BEGIN IMMEDIATE; {steps} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {}; COMMIT",
+        "BEGIN IMMEDIATE; DROP TABLE IF EXISTS reserve; {steps} PRAGMA user_version = {}; COMMIT",
         STEPS.len()
     ))?;
-    checkpoint(connection, "RESTART")?;
     Ok(())
 }
 
@@ -169,19 +191,24 @@ pub(super) fn checkpoint(connection: &Connection, how: &str) -> Result<(i64, i64
     connection.query_row(&format!("PRAGMA wal_checkpoint({how})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
 }
 
-fn boot_id() -> Result<String> {
+/// Which boot it is, and how far this process's clock is from the kernel's own: a time namespace may have moved it.
+fn boot() -> Result<(String, String)> {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    read.map(|id| id.trim().to_owned())
-        .map_err(|error| refused(format!("the kernel gave no boot id: {error}")))
+    let id = read.map_err(|error| refused(format!("the kernel gave no boot id: {error}")))?;
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or("0 0");
+    Ok((id.trim().to_owned(), offset.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
 impl Db {
     /// Called under the gate.
-    pub(super) fn open(place: Arc<Place>, clock: &Clock) -> Result<Self, Fault> {
-        place.ensure_database()?;
+    pub(super) fn open(place: Arc<Place>, former: Option<&Contents>, clock: &Clock) -> Result<Self, Fault> {
+        place.ensure_database(former)?;
         let mut connection = connect(&place)?;
+        // Before anything is set: a database of somebody else's is left as it is.
+        let done = recognised(&connection, &place)?;
         set_up(&connection)?;
-        schema(&connection)?;
+        schema(&connection, done)?;
         let gone = |error: std::io::Error| refused(format!("`{}`: {error}", place.path().display()));
         // The log is made by the first transaction.
         connection.execute_batch("BEGIN IMMEDIATE; COMMIT")?;
@@ -194,8 +221,8 @@ impl Db {
             Ok(())
         }))?;
         let mut db = Db { connection, place, known, seen, looked: clock.now(), log };
-        let boot = boot_id()?;
-        db.transact(clock, ClientId::NOBODY, |book| book.boot(&boot))?;
+        let (id, offset) = boot()?;
+        db.transact(clock, ClientId::NOBODY, |book| book.boot(&id, &offset))?;
         Ok(db)
     }
 
@@ -206,6 +233,11 @@ impl Db {
 
     pub(super) fn place(&self) -> &Arc<Place> {
         &self.place
+    }
+
+    /// Which files it was opened on.
+    pub(super) fn contents(&self) -> Contents {
+        self.known
     }
 
     /// Another file under the same path is another store, on which we hold nothing.
@@ -237,6 +269,11 @@ impl Db {
                 checkpoint(&self.connection, "RESTART")?;
                 self.once(clock, me, &mut work)
             }
+            Err(fault) if fault.code().is_some() && !fault.is_busy() => {
+                // Where a disk fails, another may be mounted in its place.
+                self.looked = Deadline::from_ns(0);
+                Err(fault)
+            }
             outcome => outcome,
         }
     }
@@ -248,18 +285,23 @@ impl Db {
         work: &mut impl FnMut(&mut Book<'_>) -> Result<T, Fault>,
     ) -> Result<(T, News), Fault> {
         self.still_there(clock.now())?;
-        // One that a panic left open.
-        self.roll_back()?;
         self.statement("BEGIN IMMEDIATE")?;
         // Read after everybody else is kept out, so that time does not go back between two transactions.
         let mut book = Book::new(&self.connection, clock.now(), Clock::wall_us(), me);
-        let worked = work(&mut book).map(|value| (value, book.into_news()));
+        // A panic must not leave everybody locked out until our next transaction.
+        let worked = catch_unwind(AssertUnwindSafe(|| work(&mut book)));
+        let worked = worked.unwrap_or_else(|panic| {
+            let _ = self.roll_back();
+            resume_unwind(panic)
+        });
+        let worked = worked.map(|value| (value, book.into_news()));
         let committed = match &worked {
             Ok(_) => self.statement("COMMIT").map_err(Fault::AtCommit),
             Err(_) => Ok(()),
         };
-        self.roll_back()?;
+        let rolled_back = self.roll_back();
         committed?;
+        rolled_back?;
         worked
     }
 

@@ -26,6 +26,10 @@ use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
 /// How long an operation waits for its turn.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long it waits for somebody who has the database without knowing the gate. Shorter, so that whoever asked hears
+/// that from us before its own patience ends.
+const PATIENCE_WITH_SQLITE: Duration = Duration::from_millis(1_700);
+
 /// The most that is done in one transaction.
 const BATCH_MAX: usize = 64;
 
@@ -273,7 +277,7 @@ impl Desk {
                     return;
                 }
                 match inside {
-                    Some(_) => self.run(db, batch, self.clock.now().plus(PATIENCE)),
+                    Some(_) => self.run(db, batch, self.clock.now().plus(PATIENCE_WITH_SQLITE)),
                     None => (
                         batch.into_iter().map(|job| (job, Err(self.out_of_time()))).collect(),
                         News::default(),

@@ -5,8 +5,10 @@
 //! pokes and the news of a death between processes (`messenger`, `site`). The rules are in `book`.
 
 mod book;
+mod change;
 mod db;
 mod desk;
+mod look;
 mod messenger;
 mod place;
 mod presence;
@@ -61,7 +63,7 @@ impl File {
         let path = directory.as_ref().to_owned();
         let clock = Clock::system()?;
         let bells: Arc<Bells> = Arc::default();
-        let site = Site::open(&path, &clock, bells.clone()).await?;
+        let site = Site::open(&path, None, &clock, bells.clone()).await?;
         Ok(File { path, clock, bells, site: Mutex::new(site), reopening: tokio::sync::Mutex::default() })
     }
 
@@ -84,7 +86,7 @@ impl File {
             return Ok(());
         }
         tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
-        let site = Site::open(&self.path, &self.clock, self.bells.clone()).await?;
+        let site = Site::open(&self.path, Some(replaced.former()), &self.clock, self.bells.clone()).await?;
         *lock(&self.site) = site;
         // Their places in line are gone with the old files.
         self.bells.ring_all();
@@ -111,7 +113,7 @@ impl File {
     }
 
     /// Asks again as long as there was somebody dead in it.
-    async fn ask_of_the_living<T, F>(&self, work: F) -> Result<T>
+    async fn ask_of_the_living<T, F>(&self, work: F, is_long: bool) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Book<'_>) -> Result<(T, std::collections::BTreeSet<presence::ClientId>), Fault>
@@ -120,7 +122,7 @@ impl File {
             + 'static,
     {
         loop {
-            let (site, (value, clients)) = self.ask(work.clone(), false).await?;
+            let (site, (value, clients)) = self.ask(work.clone(), is_long).await?;
             let dead = site.dead(clients);
             if dead.is_empty() {
                 return Ok(value);
@@ -146,14 +148,14 @@ impl Store for File {
                     }
                     site.bury(dead).await.map_err(|fault| fault.explained(&site.place))?;
                 }
-                Step::Waiting { look_again, watch } => {
+                Step::Waiting { arrival, look_again, watch } => {
                     site.watch(watch);
                     // A site that is replaced meanwhile has to end.
                     drop(site);
                     tokio::select! {
                         biased;
                         grant = bell.rung() => {
-                            if let Some(grant) = grant && grant.valid_until > self.clock.now() {
+                            if let Some(grant) = grant && grant.fence.get() > arrival && grant.valid_until > self.clock.now() {
                                 return Ok(Acquired::Granted(grant));
                             }
                         }
@@ -190,12 +192,12 @@ impl Store for File {
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
         let name = name.clone();
-        self.ask_of_the_living(move |book| book.inspect(&name)).await
+        self.ask_of_the_living(move |book| book.inspect(&name), false).await
     }
 
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
         let prefix = prefix.to_owned();
-        self.ask_of_the_living(move |book| book.list(&prefix, limit)).await
+        self.ask_of_the_living(move |book| book.list(&prefix, limit), true).await
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {

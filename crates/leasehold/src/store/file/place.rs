@@ -18,8 +18,12 @@ use crate::sync::Arc;
 pub(super) const DATABASE: &str = "locks.db";
 pub(super) const WAL: &str = "locks.db-wal";
 const SHM: &str = "locks.db-shm";
+const DATABASE_FILES: [&str; 3] = [DATABASE, WAL, SHM];
 const GATE: &str = "gate";
 const CLIENTS: &str = "clients";
+
+/// SQLite takes 512, with the name of the database and an ending of 8.
+const PATH_BYTES_MAX: usize = 495;
 
 /// File systems on which kernel locks or shared memory do not reach everybody who can see the file.
 const FOREIGN: &[(u32, &str)] = &[
@@ -80,7 +84,7 @@ pub(super) fn default_path() -> Result<PathBuf> {
     match state {
         Some(state) => Ok(state.join("leasehold")),
         None => Err(refused(
-            "neither XDG_STATE_HOME nor HOME is set; name a directory, as in `file:/var/lib/locks`",
+            "neither XDG_STATE_HOME nor HOME is set to an absolute path; name a directory, as in `file:/var/lib/locks`",
         )),
     }
 }
@@ -93,7 +97,13 @@ impl Place {
         let failed = |what: &str| {
             let shown = shown.to_string();
             let what = what.to_owned();
-            move |error: Errno| refused(format!("`{shown}{what}`: {}", explained(error)))
+            move |error: Errno| match error {
+                Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => not_what_it_should_be(
+                    &format!("{shown}{what}"),
+                    if what == "/gate" { FileType::RegularFile } else { FileType::Directory },
+                ),
+                other => refused(format!("`{shown}{what}`: {}", explained(other))),
+            }
         };
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&path);
@@ -128,30 +138,42 @@ impl Place {
         // The name that the kernel has for the descriptor: no symbolic links in it.
         let real = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))
             .map_err(|error| refused(format!("/proc is needed, and gave no name for `{shown}`: {error}")))?;
+        if real.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(refused(format!(
+                "the path `{shown}` is too long: SQLite takes {PATH_BYTES_MAX} bytes; name a directory with a shorter one"
+            )));
+        }
         Ok((Place { path, real, directory, clients: Arc::new(clients) }, File::from(gate)))
     }
 
     /// Sees to it that there is a database file that is ours, empty at first. Called under the gate.
-    pub(super) fn ensure_database(&self) -> Result<()> {
+    ///
+    /// What is left of a store that was torn apart is removed: `former` is one that was open here until some of its files
+    /// were replaced, and an index without its log is what remains where the log was removed by hand (SQLite takes the
+    /// index away first). A database and a log that do not belong together would damage each other.
+    pub(super) fn ensure_database(&self, former: Option<&Contents>) -> Result<()> {
         let failed = |error: Errno| refused(format!("`{}`: {}", self.database().display(), explained(error)));
-        match statat(&self.directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => {}
-            Err(Errno::NOENT) => {
-                // A log without its database belongs to one that was deleted: replayed into a new one, it would
-                // damage it.
-                for leftover in [WAL, SHM] {
-                    match rustix::fs::unlinkat(&self.directory, leftover, AtFlags::empty()) {
-                        Ok(()) | Err(Errno::NOENT) => {}
-                        Err(error) => return Err(failed(error)),
-                    }
+        let found = |file| self.identity(file).map_err(failed);
+        let torn = found(WAL)?.is_none() && found(SHM)?.is_some();
+        let is = [found(DATABASE)?, found(WAL)?, found(SHM)?];
+        let was = former.map_or([None; 3], Contents::database_files);
+        // Where they are all the same, only something beside them was replaced, and nobody has lost anything.
+        if torn || is != was {
+            for (n, file) in DATABASE_FILES.iter().enumerate() {
+                if is[n].is_some() && (torn || is[n] == was[n]) {
+                    self.remove(file).map_err(failed)?;
                 }
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                // Nobody has a lock on a file that was not there.
-                drop(openat(&self.directory, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?);
             }
-            Err(error) => return Err(failed(error)),
         }
-        for file in [DATABASE, WAL, SHM] {
+        if found(DATABASE)?.is_none() {
+            for leftover in [WAL, SHM] {
+                self.remove(leftover).map_err(failed)?;
+            }
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            // Nobody has a lock on a file that was not there.
+            drop(openat(&self.directory, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?);
+        }
+        for file in DATABASE_FILES {
             match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => check(&stat, &format!("{}/{file}", self.path.display()), FileType::RegularFile)?,
                 Err(Errno::NOENT) => {}
@@ -159,6 +181,29 @@ impl Place {
             }
         }
         Ok(())
+    }
+
+    fn identity(&self, file: &str) -> rustix::io::Result<Option<Identity>> {
+        match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat.into())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove(&self, file: &str) -> rustix::io::Result<()> {
+        match rustix::fs::unlinkat(&self.directory, file, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the kernel says where SQLite only knows that something failed: the reason why nothing can be written here.
+    pub(super) fn why_not_written(&self) -> Option<String> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let written = openat(&self.directory, GATE, flags, Mode::empty())
+            .and_then(|gate| rustix::io::pwrite(&gate, &[0], 0));
+        written.err().map(explained)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -188,12 +233,17 @@ impl Place {
         })
     }
 
-    /// What the path leads to now: the directory, the database and its log.
+    /// What the path leads to now.
     pub(super) fn contents(&self) -> io::Result<Contents> {
-        let inside = |file| -> io::Result<Identity> {
-            Ok(statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW)?.into())
-        };
-        Ok(Contents { directory: stat(&self.path)?.into(), database: inside(DATABASE)?, log: inside(WAL)? })
+        let inside = |file| self.identity(file)?.ok_or(Errno::NOENT);
+        Ok(Contents {
+            directory: stat(&self.path)?.into(),
+            gate: inside(GATE)?,
+            clients: inside(CLIENTS)?,
+            database: inside(DATABASE)?,
+            log: inside(WAL)?,
+            index: inside(SHM)?,
+        })
     }
 }
 
@@ -201,8 +251,17 @@ impl Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Contents {
     directory: Identity,
+    gate: Identity,
+    clients: Identity,
     database: Identity,
     log: Identity,
+    index: Identity,
+}
+
+impl Contents {
+    fn database_files(&self) -> [Option<Identity>; 3] {
+        [Some(self.database), Some(self.log), Some(self.index)]
+    }
 }
 
 fn open_directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -218,10 +277,7 @@ fn ours(file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
 fn check(stat: &Stat, shown: &str, kind: FileType) -> Result<()> {
     let is = FileType::from_raw_mode(stat.st_mode);
     if is != kind {
-        let wanted = if kind == FileType::Directory { "a directory" } else { "a plain file" };
-        return Err(refused(format!(
-            "`{shown}` is not {wanted} (a symbolic link is not followed); move it away"
-        )));
+        return Err(not_what_it_should_be(shown, kind));
     }
     let me = rustix::process::geteuid().as_raw();
     if stat.st_uid != me {
@@ -238,6 +294,11 @@ fn check(stat: &Stat, shown: &str, kind: FileType) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+fn not_what_it_should_be(shown: &str, kind: FileType) -> Error {
+    let wanted = if kind == FileType::Directory { "a directory" } else { "a plain file" };
+    refused(format!("`{shown}` is not {wanted} (a symbolic link is not followed); move it away"))
 }
 
 fn foreign(kind: u32) -> Option<&'static str> {

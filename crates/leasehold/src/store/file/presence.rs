@@ -129,6 +129,12 @@ impl Clients {
         }
     }
 
+    /// Whether it has no file here: closed, or its file was removed.
+    pub(super) fn is_gone(&self, id: ClientId) -> bool {
+        let found = rustix::fs::statat(&*self.folder, id.file(LOCK), AtFlags::SYMLINK_NOFOLLOW);
+        found.is_err_and(|error| error == rustix::io::Errno::NOENT)
+    }
+
     /// Everybody who has a file here, alive or not.
     pub(super) fn all(&self) -> io::Result<Vec<ClientId>> {
         let mut found = Vec::new();

@@ -45,7 +45,7 @@ pub(super) fn time(deadline: Deadline) -> i64 {
     i64::try_from(deadline.as_ns()).unwrap_or(i64::MAX)
 }
 
-fn deadline(ns: i64) -> Deadline {
+pub(super) fn deadline(ns: i64) -> Deadline {
     Deadline::from_ns(u64::try_from(ns).unwrap_or(0))
 }
 

@@ -2,13 +2,15 @@
 -- Rows are few and small, and so are the pages: a commit writes each page that it touches.
 
 -- One row. `last` is the highest number given, as a fence or as a place in line: both come from one series, which
--- follows the wall clock and only rises. `boot` is the boot id that the times belong to.
+-- follows the wall clock and only rises. The times belong to the boot with this id, and to a clock that a time namespace
+-- may have set off from the kernel's by so much.
 CREATE TABLE meta (
-    id   INTEGER PRIMARY KEY CHECK (id = 1),
-    last INTEGER NOT NULL,
-    boot TEXT    NOT NULL
+    id         INTEGER PRIMARY KEY CHECK (id = 1),
+    last       INTEGER NOT NULL,
+    boot       TEXT    NOT NULL,
+    set_off_by TEXT    NOT NULL
 ) STRICT;
-INSERT INTO meta VALUES (1, 0, '');
+INSERT INTO meta VALUES (1, 0, '', '');
 
 -- One row for each name of each claim that is held.
 CREATE TABLE holding (

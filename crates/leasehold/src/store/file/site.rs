@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use super::db::{Db, Fault, connect};
 use super::desk::{Desk, Gate, out_of_time};
 use super::messenger::{Bells, Chore, Messenger};
-use super::place::{Place, refused};
+use super::place::{Contents, Place, refused};
 use super::presence::{ClientId, Clients, Ears, Presence};
 use super::rows;
 use crate::clock::Clock;
@@ -38,11 +38,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const WATCHED_MAX: usize = 256;
 
 /// A log beyond this is written back when a store is opened.
-const LOG_BYTES: u64 = 1 << 20;
+const LOG_BYTES: u64 = 2 << 20;
 
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) place: Arc<Place>,
+    /// Which files it was opened on.
+    contents: Contents,
     pub(super) desk: Arc<Desk>,
     clock: Clock,
     clients: Clients,
@@ -53,6 +55,13 @@ pub(super) struct Site {
     watched: Mutex<HashMap<ClientId, AbortHandle>>,
     tasks: Mutex<Vec<AbortHandle>>,
     runtime: Handle,
+}
+
+/// What was open at the same path before some of its files were replaced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Former {
+    contents: Contents,
+    client: ClientId,
 }
 
 /// What is opened on a thread that may block.
@@ -68,12 +77,12 @@ struct Opened {
     to_do: UnboundedReceiver<Chore>,
 }
 
-fn open(path: &Path, clock: &Clock, bells: Arc<Bells>) -> Result<Opened> {
+fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) -> Result<Opened> {
     let (place, gate) = Place::open(path)?;
     let (place, gate) = (Arc::new(place), Gate::new(gate));
     let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
     let explained = |fault: Fault| fault.explained(&place);
-    let mut db = Db::open(place.clone(), clock).map_err(explained)?;
+    let mut db = Db::open(place.clone(), former.map(|former| &former.contents), clock).map_err(explained)?;
     let reader = connect(&place).map_err(|error| explained(error.into()))?;
     let clients = Clients::new(place.clients().clone());
     let (presence, ears) = clients.enter()?;
@@ -85,8 +94,12 @@ fn open(path: &Path, clock: &Clock, bells: Arc<Bells>) -> Result<Opened> {
     let (in_book, _) = db.transact(clock, presence.id(), |book| book.clients()).map_err(explained)?;
     known.extend(in_book);
     known.remove(&presence.id());
+    former.iter().for_each(|former| drop(known.remove(&former.client)));
     known.retain(|client| clients.is_dead(*client));
     let cleaned = db.transact(clock, presence.id(), |book| {
+        if let Some(former) = former {
+            book.take_over(former.client)?;
+        }
         if !known.is_empty() {
             book.bury(&known)?;
         }
@@ -105,18 +118,27 @@ fn no_socket(error: std::io::Error) -> Error {
 }
 
 impl Site {
-    /// Dropped before its end, it leaves nothing behind.
-    pub(super) async fn open(path: &Path, clock: &Clock, bells: Arc<Bells>) -> Result<Arc<Self>> {
+    /// In the place of a `former` one whose files were replaced, if there was one. Dropped before its end, it leaves nothing
+    /// behind.
+    pub(super) async fn open(
+        path: &Path,
+        former: Option<Former>,
+        clock: &Clock,
+        bells: Arc<Bells>,
+    ) -> Result<Arc<Self>> {
         let (path, its_clock, its_bells) = (path.to_owned(), clock.clone(), bells.clone());
-        let opened = tokio::task::spawn_blocking(move || open(&path, &its_clock, its_bells)).await;
+        let opened =
+            tokio::task::spawn_blocking(move || open(&path, former.as_ref(), &its_clock, its_bells)).await;
         let opened = opened
             .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
         let Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do } = opened;
         let deaths = UnixListener::from_std(ears.deaths).map_err(no_socket)?;
         let pokes = UnixDatagram::from_std(ears.pokes).map_err(no_socket)?;
+        let contents = db.contents();
         let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence.id(), Arc::new(messenger)));
         let site = Arc::new(Site {
             place,
+            contents,
             desk,
             clock: clock.clone(),
             clients,
@@ -140,6 +162,10 @@ impl Site {
         Ok(site)
     }
 
+    pub(super) fn former(&self) -> Former {
+        Former { contents: self.contents, client: self.presence.id() }
+    }
+
     /// Hears of the death of these clients from now on.
     pub(super) fn watch(self: &Arc<Self>, clients: BTreeSet<ClientId>) {
         let mut watched = lock(&self.watched);
@@ -148,7 +174,8 @@ impl Site {
                 continue;
             }
             let connects = watched.len() < WATCHED_MAX;
-            let task = watch(client, connects, self.clients.clone(), self.clock.clone(), Arc::downgrade(self));
+            let task =
+                watch(client, connects, self.clients.clone(), self.clock.clone(), Arc::downgrade(self));
             watched.insert(client, self.runtime.spawn(task).abort_handle());
         }
     }
@@ -271,13 +298,18 @@ async fn do_chores(mut to_do: UnboundedReceiver<Chore>, site: Weak<Site>) {
 /// Until this client has died and been buried. The connection breaks when it dies; its lock is the truth.
 async fn watch(client: ClientId, connects: bool, clients: Clients, clock: Clock, site: Weak<Site>) {
     loop {
-        if connects
-            && let Ok(mut stream) = UnixStream::connect(clients.death_path(client)).await {
+        if connects && let Ok(mut stream) = UnixStream::connect(clients.death_path(client)).await {
             while matches!(stream.read(&mut [0; 16]).await, Ok(1..)) {}
         }
         let Some(site) = site.upgrade() else { return };
+        let dead: BTreeSet<ClientId> = [client].into();
         let died = if connects { site.dies(client).await } else { clients.is_dead(client) };
-        if died && site.bury([client].into()).await.is_ok() {
+        // One that has left neither a file nor anything else was closed.
+        let is_over = match died {
+            true => site.bury(dead).await.is_ok(),
+            false => clients.is_gone(client) && !site.left_something(&dead),
+        };
+        if is_over {
             // Whoever buried it, or the dead one itself, may have died before we were told.
             site.hear();
             lock(&site.watched).remove(&client);
