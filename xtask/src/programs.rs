@@ -14,11 +14,16 @@ struct Program {
     why: &'static str,
 }
 
-const PROGRAMS: &[Program] = &[Program {
-    name: "cc",
-    packages: &["gcc", "libc6-dev"],
-    why: "to link, and to compile what is written in C",
-}];
+const PROGRAMS: &[Program] = &[
+    Program {
+        name: "cc",
+        packages: &["gcc", "libc6-dev"],
+        why: "to link, and to compile what is written in C",
+    },
+    Program { name: "unshare", packages: &["util-linux"], why: "to run tests in namespaces of their own" },
+    Program { name: "mount", packages: &["mount"], why: "for tests of disks that are full or fail" },
+    Program { name: "mkfs.ext4", packages: &["e2fsprogs"], why: "for tests of disks that are full or fail" },
+];
 
 /// Installs what is missing; says what there is.
 pub(crate) fn ensure() -> Result<String> {
