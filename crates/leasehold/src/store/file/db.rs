@@ -226,6 +226,14 @@ impl Db {
         Ok(db)
     }
 
+    /// Another connection to the same files, for reading. It reads at once: SQLite opens the log by its path at the first
+    /// read, and later another one might be there.
+    pub(super) fn reader(&self) -> Result<Connection, Fault> {
+        let reader = connect(&self.place)?;
+        reader.query_row("SELECT last FROM meta", [], |_| Ok(()))?;
+        Ok(reader)
+    }
+
     /// How many frames the log has.
     pub(super) fn log_frames(&self) -> u64 {
         self.log.load(Ordering::Relaxed)

@@ -229,7 +229,13 @@ impl Desk {
         let Clerk { db, gate } = &mut *clerk;
         let inside = gate.try_enter()?;
         // Those who came before go first. The thread that was to serve them may not come for long: others have the pool.
-        let (answers, mut news) = self.run(db, self.batch(&mut lock(&self.queue)), self.clock.now());
+        let (mut answers, mut news) = self.run(db, self.batch(&mut lock(&self.queue)), self.clock.now());
+        // But it may wait for a stranger who has the database, and this one may not.
+        let is_busy = |(_, committed): &mut Answered| committed.as_ref().is_err_and(Fault::is_busy);
+        let waits: Vec<Answered> = answers.extract_if(.., is_busy).collect();
+        for (job, _) in waits.into_iter().rev() {
+            lock(&self.queue).jobs.push_front(job);
+        }
         let outcome = db.transact(&self.clock, self.me, work);
         drop(inside);
         let outcome = match outcome {

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use super::db::{Db, Fault, connect};
+use super::db::{Db, Fault};
 use super::desk::{Desk, Gate, out_of_time};
 use super::messenger::{Bells, Chore, Messenger};
 use super::place::{Contents, Place, refused};
@@ -83,7 +83,7 @@ fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) 
     let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
     let explained = |fault: Fault| fault.explained(&place);
     let mut db = Db::open(place.clone(), former.map(|former| &former.contents), clock).map_err(explained)?;
-    let reader = connect(&place).map_err(|error| explained(error.into()))?;
+    let reader = db.reader().map_err(explained)?;
     let clients = Clients::new(place.clients().clone());
     let (presence, ears) = clients.enter()?;
     let (chores, to_do) = unbounded_channel();
@@ -94,7 +94,7 @@ fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) 
     let (in_book, _) = db.transact(clock, presence.id(), |book| book.clients()).map_err(explained)?;
     known.extend(in_book);
     known.remove(&presence.id());
-    former.iter().for_each(|former| drop(known.remove(&former.client)));
+    known.retain(|client| former.is_none_or(|former| former.client != *client));
     known.retain(|client| clients.is_dead(*client));
     let cleaned = db.transact(clock, presence.id(), |book| {
         if let Some(former) = former {
@@ -194,7 +194,7 @@ impl Site {
             if self.clients.is_dead(client) {
                 return true;
             }
-            if self.clock.now() >= until {
+            if self.clock.now() >= until || self.clients.is_gone(client) {
                 return false;
             }
             self.clock.sleep_until(self.clock.now().plus(DYING / 100)).await;
