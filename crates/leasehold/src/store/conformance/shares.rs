@@ -2,7 +2,7 @@
 
 use super::Trial;
 use super::hand::Hand;
-use crate::claim::{Converted, Renewed, Share};
+use crate::claim::{Converted, Renewed, Share, Ticket};
 
 cases! {
     readers_share_and_a_writer_excludes: AtomicOrNothing, |can| can.shared;
@@ -11,6 +11,7 @@ cases! {
     permits_never_exceed_the_limit_of_the_claim: AtomicOrNothing, |can| can.permits;
     a_light_claim_waits_behind_a_heavy_head_unless_it_barges: AWaiterIsServed, |can| can.permits && can.fair;
     several_names_are_taken_all_or_none: AtomicOrNothing, |can| can.several_names;
+    a_token_at_some_of_its_names_or_more_holds_nothing: OnlyTheHolder, |can| can.several_names;
     claims_over_several_names_in_any_order_do_not_deadlock: AWaiterIsServed, |can| can.several_names && can.fair;
     evicting_one_of_several_names_ends_the_whole_claim: LossIsAnEvent, |can| can.several_names;
     a_downgrade_lets_readers_in_without_a_gap: AtomicOrNothing, |can| can.conversions && can.shared && can.fair;
@@ -116,6 +117,24 @@ async fn several_names_are_taken_all_or_none(t: &Trial<'_>) {
     for short in ["x", "y"] {
         assert!(a.inspect(short).await.is_none(), "{short} was left");
     }
+}
+
+async fn a_token_at_some_of_its_names_or_more_holds_nothing(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut both = a.ticket(&["x", "y"], Share::Exclusive);
+    a.take(&mut both).await;
+    for names in [&["x"][..], &["y", "z"], &["x", "y", "z"]] {
+        let others = Ticket { names: a.ticket(names, Share::Exclusive).names, ..both.clone() };
+        assert!(matches!(a.renew(&others).await, Renewed::Lost(_)), "{names:?}");
+        assert!(a.holds_nothing(&others).await, "{names:?}");
+        for short in ["x", "y"] {
+            assert!(
+                b.is_refused(&b.exclusive(short)).await,
+                "{short} was released by a ticket for {names:?}"
+            );
+        }
+    }
+    assert!(a.release(&both).await);
 }
 
 async fn claims_over_several_names_in_any_order_do_not_deadlock(t: &Trial<'_>) {
