@@ -110,7 +110,7 @@ fn delay(point: usize) -> Duration {
 fn nothing_stays(in_turn: bool, runtime: fn() -> Runtime) {
     let _turn = alone();
     let total = AtomicUsize::new(0);
-    let rounds = scaled(30);
+    let rounds = scaled(20);
     in_parallel(rounds * OPERATIONS.len() as u64, |i| {
         let (what, operation): (&str, Operation) = OPERATIONS[i as usize % OPERATIONS.len()];
         let disk = runtime().block_on(Disk::new());
