@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::worker::{Worker, listen, play, say};
-use common::{home, ms, scaled, secs};
+use common::{home, home_in_memory, ms, scaled, secs};
 use futures_util::FutureExt;
 use leasehold::store::file::File;
 use leasehold::{
@@ -152,7 +152,7 @@ async fn hammer(home: &Path, duration: Duration) {
 #[test]
 fn eight_processes_that_hammer_get_equal_shares_and_nobody_stalls() {
     let _alone = alone();
-    let home = home("hammer");
+    let home = home_in_memory("hammer");
     let seconds = scaled(30).max(3);
     let mut workers = all_at_once(&format!("hammer {seconds}"), home.path(), 8);
     let told: Vec<(u64, u64)> = workers
@@ -485,7 +485,7 @@ async fn pause(home: &Path) {
 #[test]
 fn a_holder_stopped_beyond_its_ttl_knows_at_its_first_look() {
     let _alone = alone();
-    let home = home("pause");
+    let home = home_in_memory("pause");
     run(async {
         let locks = open(home.path()).await;
         let mut holder = Worker::start("pause", home.path());

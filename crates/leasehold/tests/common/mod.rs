@@ -340,11 +340,19 @@ impl Drop for Home {
 
 /// A new directory, which a file store may be opened in or below.
 pub(crate) fn home(what: &str) -> Home {
+    home_in(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")), what)
+}
+
+/// The same in memory: for what is about short times, in which a disk that is busy with others may stand still.
+pub(crate) fn home_in_memory(what: &str) -> Home {
+    home_in(std::path::Path::new("/dev/shm"), &format!("leasehold_{what}"))
+}
+
+fn home_in(folder: &std::path::Path, what: &str) -> Home {
     use std::os::unix::fs::DirBuilderExt;
     static HOMES: AtomicU64 = AtomicU64::new(0);
     let number = HOMES.fetch_add(1, Ordering::Relaxed);
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("{what}_{}_{number}", std::process::id()));
+    let path = folder.join(format!("{what}_{}_{number}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
     Home(path)
 }

@@ -186,6 +186,14 @@ fn schema(connection: &Connection, done: Option<usize>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether a client has left anything that its death would end.
+pub(super) fn left_something(connection: &Connection, client: ClientId) -> Result<bool, rusqlite::Error> {
+    let mut any = connection.prepare_cached(
+        "SELECT 1 FROM holding WHERE client = ?1 AND NOT detached UNION ALL SELECT 1 FROM waiting WHERE client = ?1",
+    )?;
+    any.exists([client.as_sql()])
+}
+
 /// Frames in the log, and how many of them are in the database.
 pub(super) fn checkpoint(connection: &Connection, how: &str) -> Result<(i64, i64), rusqlite::Error> {
     connection.query_row(&format!("PRAGMA wal_checkpoint({how})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
@@ -232,6 +240,11 @@ impl Db {
         let reader = connect(&self.place)?;
         reader.query_row("SELECT last FROM meta", [], |_| Ok(()))?;
         Ok(reader)
+    }
+
+    /// Whether this client neither holds nor waits. In doubt, no.
+    pub(super) fn has_nothing_of(&self, client: ClientId) -> bool {
+        left_something(&self.connection, client).is_ok_and(|left| !left)
     }
 
     /// How many frames the log has.

@@ -18,10 +18,10 @@ use super::book::{Book, News};
 use super::db::{Db, Fault, checkpoint, connect};
 use super::messenger::Messenger;
 use super::place::Place;
-use super::presence::ClientId;
+use super::presence::{ClientId, Presence};
 use crate::clock::{Clock, Deadline};
 use crate::error::Error;
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 /// How long an operation waits for its turn.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,12 +36,20 @@ const BATCH_MAX: usize = 64;
 /// A log of so many frames is written back: some 8 MB.
 const LOG_FRAMES: u64 = 8_000;
 
+/// A log of so many frames has to start anew: some 64 MB.
+const LOG_FRAMES_MAX: i64 = 64_000;
+
+/// From then on a thread at the gate tries as often as it can.
+const IMPATIENT: Duration = Duration::from_millis(100);
+
 /// Between two tries at a gate that is taken; it grows to the second.
 const REST: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 
 pub(super) struct Desk {
     clock: Clock,
     me: ClientId,
+    /// Ends after everything that is written in its name.
+    presence: Presence,
     runtime: Handle,
     messenger: Arc<Messenger>,
     place: Arc<Place>,
@@ -49,6 +57,8 @@ pub(super) struct Desk {
     clerk: Mutex<Clerk>,
     queue: Mutex<Queue>,
     is_checkpointing: AtomicBool,
+    /// How many frames of the log were written back last.
+    written_back: AtomicU64,
 }
 
 struct Clerk {
@@ -142,20 +152,22 @@ impl Gate {
     /// Tries until its patience ends. Only for a thread that may block; and not by a call that blocks in the kernel, from
     /// which a process that wants to end could not get its thread back.
     pub(super) fn enter(&self, clock: &Clock) -> Option<Inside<'_>> {
-        let until = clock.now().plus(PATIENCE);
+        let start = clock.now();
         let mut rest = REST.0;
         loop {
             if let Some(inside) = self.try_enter() {
                 return Some(inside);
             }
             let now = clock.now();
-            if now >= until {
+            let waited = now.since(start);
+            if waited >= PATIENCE {
                 return None;
             }
             // Not always the same, so that two who wait do not always come together.
             let jitter = Duration::from_nanos(now.as_ns() % (rest.as_nanos() as u64));
             Clock::rest(rest / 2 + jitter / 2);
-            rest = (rest * 2).min(REST.1);
+            // Whoever has waited for long tries more often than those who have just come.
+            rest = if waited < IMPATIENT { (rest * 2).min(REST.1) } else { REST.0 };
         }
     }
 }
@@ -180,10 +192,17 @@ pub(super) fn out_of_time(gate_inode: u64) -> Error {
 }
 
 impl Desk {
-    pub(super) fn new(db: Db, gate: Gate, clock: Clock, me: ClientId, messenger: Arc<Messenger>) -> Self {
+    pub(super) fn new(
+        db: Db,
+        gate: Gate,
+        clock: Clock,
+        presence: Presence,
+        messenger: Arc<Messenger>,
+    ) -> Self {
         Desk {
             clock,
-            me,
+            me: presence.id(),
+            presence,
             runtime: Handle::current(),
             messenger,
             place: db.place().clone(),
@@ -191,6 +210,7 @@ impl Desk {
             clerk: Mutex::new(Clerk { db, gate }),
             queue: Mutex::default(),
             is_checkpointing: AtomicBool::new(false),
+            written_back: AtomicU64::new(0),
         }
     }
 
@@ -229,7 +249,8 @@ impl Desk {
         let Clerk { db, gate } = &mut *clerk;
         let inside = gate.try_enter()?;
         // Those who came before go first. The thread that was to serve them may not come for long: others have the pool.
-        let (mut answers, mut news) = self.run(db, self.batch(&mut lock(&self.queue)), self.clock.now());
+        let earlier = self.batch(&mut lock(&self.queue));
+        let (mut answers, mut news) = self.run(db, earlier, self.clock.now());
         // But it may wait for a stranger who has the database, and this one may not.
         let is_busy = |(_, committed): &mut Answered| committed.as_ref().is_err_and(Fault::is_busy);
         let waits: Vec<Answered> = answers.extract_if(.., is_busy).collect();
@@ -253,7 +274,7 @@ impl Desk {
 
     /// Others are told when nobody has to wait for it any more.
     fn committed(self: &Arc<Self>, clerk: MutexGuard<'_, Clerk>, news: News) {
-        let is_due = clerk.db.log_frames() > LOG_FRAMES;
+        let is_due = self.is_log_long(clerk.db.log_frames());
         drop(clerk);
         self.messenger.tell(news);
         if is_due {
@@ -343,8 +364,19 @@ impl Desk {
         (answers, news)
     }
 
-    /// Writes what is in the log back into the database, on a thread that may block: most of it beside those who write,
-    /// and what came meanwhile with everybody kept out, so that the log starts anew.
+    /// Whether so much has come since it was last written back. A log that is shorter than then has started anew.
+    fn is_log_long(&self, frames: u64) -> bool {
+        let written_back = self.written_back.load(Ordering::Relaxed);
+        if frames < written_back {
+            self.written_back.store(0, Ordering::Relaxed);
+            return frames > LOG_FRAMES;
+        }
+        frames - written_back > LOG_FRAMES
+    }
+
+    /// Writes what is in the log back into the database, on a thread that may block, beside those who write. Where they
+    /// leave no pause in which it could start anew and it has grown very long, everybody is kept out for that: not
+    /// lightly, since they wait for the disk then.
     pub(super) fn write_back(self: &Arc<Self>) {
         if self.is_checkpointing.swap(true, Ordering::AcqRel) {
             return;
@@ -353,18 +385,31 @@ impl Desk {
         self.runtime.spawn_blocking(move || {
             let written = connect(&desk.place).and_then(|connection| {
                 let (frames, written) = checkpoint(&connection, "PASSIVE")?;
-                let clerk = lock(&desk.clerk);
-                match clerk.gate.enter(&desk.clock) {
-                    Some(_inside) => checkpoint(&connection, "PASSIVE"),
-                    None => Ok((frames, written)),
+                desk.written_back.store(u64::try_from(written).unwrap_or(0), Ordering::Relaxed);
+                if frames > LOG_FRAMES_MAX {
+                    let clerk = lock(&desk.clerk);
+                    if let Some(_inside) = clerk.gate.enter(&desk.clock) {
+                        checkpoint(&connection, "PASSIVE")?;
+                    }
                 }
+                Ok(())
             });
-            // A failure is tried again after the next commit; nothing is lost meanwhile.
+            // A failure is tried again after the next so many; nothing is lost meanwhile.
             if let Err(error) = written {
                 tracing::debug!(%error, "the log was not written back");
             }
             desk.is_checkpointing.store(false, Ordering::Release);
         });
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        // Where something is left, the lock stays for others to see that nobody has it.
+        let clerk = self.clerk.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if clerk.db.has_nothing_of(self.me) {
+            self.presence.clear();
+        }
     }
 }
 

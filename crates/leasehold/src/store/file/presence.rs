@@ -170,6 +170,11 @@ impl Presence {
     pub(super) fn id(&self) -> ClientId {
         self.id
     }
+
+    /// Removes its lock too: it has left nothing, so nobody has to see that it is dead.
+    pub(super) fn clear(&self) {
+        self.clients.clear(self.id);
+    }
 }
 
 impl Drop for Presence {

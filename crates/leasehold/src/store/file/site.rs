@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use super::db::{Db, Fault};
+use super::db::{Db, Fault, left_something};
 use super::desk::{Desk, Gate, out_of_time};
 use super::messenger::{Bells, Chore, Messenger};
 use super::place::{Contents, Place, refused};
@@ -48,7 +48,7 @@ pub(super) struct Site {
     pub(super) desk: Arc<Desk>,
     clock: Clock,
     clients: Clients,
-    presence: Presence,
+    me: ClientId,
     bells: Arc<Bells>,
     /// For what concerns us after a poke: it reads while others write.
     reader: Mutex<Connection>,
@@ -135,14 +135,15 @@ impl Site {
         let deaths = UnixListener::from_std(ears.deaths).map_err(no_socket)?;
         let pokes = UnixDatagram::from_std(ears.pokes).map_err(no_socket)?;
         let contents = db.contents();
-        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence.id(), Arc::new(messenger)));
+        let me = presence.id();
+        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence, Arc::new(messenger)));
         let site = Arc::new(Site {
             place,
             contents,
             desk,
             clock: clock.clone(),
             clients,
-            presence,
+            me,
             bells,
             reader: Mutex::new(reader),
             watched: Mutex::default(),
@@ -163,7 +164,7 @@ impl Site {
     }
 
     pub(super) fn former(&self) -> Former {
-        Former { contents: self.contents, client: self.presence.id() }
+        Former { contents: self.contents, client: self.me }
     }
 
     /// Hears of the death of these clients from now on.
@@ -182,7 +183,7 @@ impl Site {
 
     /// Those of them who are dead.
     pub(super) fn dead(&self, mut clients: BTreeSet<ClientId>) -> BTreeSet<ClientId> {
-        clients.remove(&self.presence.id());
+        clients.remove(&self.me);
         clients.retain(|client| self.clients.is_dead(*client));
         clients
     }
@@ -216,13 +217,7 @@ impl Site {
     /// Many hear of a death, and one of them buries. In doubt, yes.
     fn left_something(&self, dead: &BTreeSet<ClientId>) -> bool {
         let reader = lock(&self.reader);
-        let left = |client: &ClientId| -> rusqlite::Result<bool> {
-            let mut any = reader.prepare_cached(
-                "SELECT 1 FROM holding WHERE client = ?1 AND NOT detached UNION ALL SELECT 1 FROM waiting WHERE client = ?1",
-            )?;
-            any.exists([client.as_sql()])
-        };
-        dead.iter().any(|client| left(client).unwrap_or(true))
+        dead.iter().any(|client| left_something(&reader, *client).unwrap_or(true))
     }
 
     /// After a poke: rings for every waiter of ours who was admitted, or has to look again.
@@ -233,7 +228,7 @@ impl Site {
                 "SELECT token, fence, fences, expires, ttl_ms FROM holding WHERE client = ?1 AND handed
                  UNION ALL SELECT token, 0, 0, 0, 0 FROM waiting WHERE client = ?1 AND told",
             )?;
-            select.query_map([self.presence.id().as_sql()], rows::Told::read)?.collect()
+            select.query_map([self.me.as_sql()], rows::Told::read)?.collect()
         };
         match read() {
             Ok(told) => told.iter().for_each(|told| self.bells.ring(&told.token, told.grant)),
@@ -248,10 +243,6 @@ impl Drop for Site {
         let tasks = std::mem::take(&mut *lock(&self.tasks));
         let watches = std::mem::take(&mut *lock(&self.watched));
         tasks.iter().chain(watches.values()).for_each(AbortHandle::abort);
-        // Where something is left, the lock stays for others to see that nobody has it.
-        if !self.left_something(&[self.presence.id()].into()) {
-            self.clients.clear(self.presence.id());
-        }
     }
 }
 
