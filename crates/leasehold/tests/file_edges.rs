@@ -234,3 +234,21 @@ async fn a_token_shown_at_some_of_its_names_changes_nothing() {
         assert!(matches!(store.renew(&[(held.ticket, held.ttl)]).await[0], Ok(Renewed::Until(_))), "{name}");
     }
 }
+
+/// The gate is removed, so the next call opens the store anew; and whoever made that call goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_opening_anew_that_its_caller_gave_up_costs_nobody_a_lease() {
+    for round in 0..20 {
+        let home = home("given_up_anew");
+        let (ours, theirs) = (File::open(home.path()).await.unwrap(), File::open(home.path()).await.unwrap());
+        let held = claim("x", secs(30), Wait::Never);
+        assert!(granted(&ours, &held).await);
+        std::fs::remove_file(home.path().join("gate")).unwrap();
+        // Given up at its first await, and a moment later than that.
+        let given_up = tokio::time::timeout(Duration::from_micros(round * 200), ours.list("", 1)).await;
+        tokio::time::sleep(ms(50)).await;
+        assert!(!granted(&theirs, &claim("x", secs(30), Wait::Never)).await, "two hold it: {given_up:?}");
+        let renewed = ours.renew(&[(held.ticket.clone(), held.ttl)]).await;
+        assert!(matches!(renewed[0], Ok(Renewed::Until(_))), "round {round}: {renewed:?}");
+    }
+}

@@ -107,7 +107,7 @@ where
         let Order { done, reply, .. } = *self;
         let answer = match (committed, done) {
             (Ok(()), Some(done)) => Ok(done),
-            (Ok(()), None) => Err(Fault::Other(Error::Closed)),
+            (Ok(()), None) => Err(cut_short()),
             (Err(fault), _) => Err(fault),
         };
         // Nobody listens any more: the client releases the ticket, and that comes after this.
@@ -172,6 +172,11 @@ impl Gate {
     }
 }
 
+/// Whoever was at it panicked, or the runtime has ended: it may or may not have happened.
+fn cut_short() -> Fault {
+    Fault::Other(Error::Unreachable { store: "file", why: "the call was cut short".into() })
+}
+
 /// Nobody got through the gate in time; the kernel knows who stands in it.
 pub(super) fn out_of_time(gate_inode: u64) -> Error {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -227,7 +232,7 @@ impl Desk {
         self.queue_up(Box::new(Order { work, done: None, reply }));
         tokio::select! {
             biased;
-            answer = answer => answer.unwrap_or(Err(Fault::Other(Error::Closed))),
+            answer = answer => answer.unwrap_or_else(|_| Err(cut_short())),
             () = self.clock.sleep_until(self.clock.now().plus(PATIENCE)) => Err(self.out_of_time()),
         }
     }
@@ -344,8 +349,15 @@ impl Desk {
         }
         let all =
             db.transact(&self.clock, self.me, |book| batch.iter_mut().try_for_each(|job| job.run(book)));
-        if let Ok(((), news)) = all {
-            return (batch.into_iter().map(|job| (job, Ok(()))).collect(), news);
+        match all {
+            Ok(((), news)) => return (batch.into_iter().map(|job| (job, Ok(()))).collect(), news),
+            // It may have happened: done again, a release would find nothing, and take that for a loss.
+            Err(fault @ Fault::AtCommit(_)) => {
+                let error = fault.explained(&self.place);
+                let answer = |job| (job, Err(Fault::Other(error.clone())));
+                return (batch.into_iter().map(answer).collect(), News::default());
+            }
+            Err(_) => {}
         }
         let mut news = News::default();
         let each = batch.into_iter().map(|mut job| {

@@ -22,9 +22,7 @@ use async_trait::async_trait;
 use super::{Capabilities, Store};
 use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
 use crate::ttl::Ttl;
@@ -44,6 +42,11 @@ const REPLACED_MAX: usize = 3;
 /// It belongs to the runtime it is opened in.
 #[derive(Debug)]
 pub struct File {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
     path: PathBuf,
     clock: Clock,
     bells: Arc<Bells>,
@@ -64,7 +67,8 @@ impl File {
         let clock = Clock::system()?;
         let bells: Arc<Bells> = Arc::default();
         let site = Site::open(&path, None, &clock, bells.clone()).await?;
-        Ok(File { path, clock, bells, site: Mutex::new(site), reopening: tokio::sync::Mutex::default() })
+        let reopening = tokio::sync::Mutex::default();
+        Ok(File { shared: Arc::new(Shared { path, clock, bells, site: Mutex::new(site), reopening }) })
     }
 
     /// Where a store is if nothing is said: `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
@@ -75,22 +79,14 @@ impl File {
         place::default_path()
     }
 
-    fn site(&self) -> Arc<Site> {
-        lock(&self.site).clone()
-    }
-
-    /// Other files are at the path now: another store, in which we hold nothing.
-    async fn reopen(&self, replaced: &Arc<Site>) -> Result<()> {
-        let _one_at_a_time = self.reopening.lock().await;
-        if !Arc::ptr_eq(&self.site(), replaced) {
-            return Ok(());
+    /// On a task of its own: whoever asked may go, but what is half taken over would be held by nobody.
+    async fn reopen(&self, replaced: Arc<Site>) -> Result<()> {
+        let shared = self.shared.clone();
+        let runtime = replaced.runtime.clone();
+        match runtime.spawn(async move { shared.reopen(&replaced).await }).await {
+            Ok(reopened) => reopened,
+            Err(error) => Err(Error::System { what: "task to open the store anew", why: error.to_string() }),
         }
-        tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
-        let site = Site::open(&self.path, Some(replaced.former()), &self.clock, self.bells.clone()).await?;
-        *lock(&self.site) = site;
-        // Their places in line are gone with the old files.
-        self.bells.ring_all();
-        Ok(())
     }
 
     async fn ask<T, F>(&self, work: F, is_long: bool) -> Result<(Arc<Site>, T)>
@@ -98,13 +94,13 @@ impl File {
         T: Send + 'static,
         F: FnMut(&mut Book<'_>) -> Result<T, Fault> + Clone + Send + 'static,
     {
-        let mut site = self.site();
+        let mut site = self.shared.site();
         for _ in 0..REPLACED_MAX {
             match site.desk.write(work.clone(), is_long).await {
                 Ok(value) => return Ok((site, value)),
                 Err(Fault::Replaced) => {
-                    self.reopen(&site).await?;
-                    site = self.site();
+                    self.reopen(site).await?;
+                    site = self.shared.site();
                 }
                 Err(fault) => return Err(fault.explained(&site.place)),
             }
@@ -132,10 +128,31 @@ impl File {
     }
 }
 
+impl Shared {
+    fn site(&self) -> Arc<Site> {
+        lock(&self.site).clone()
+    }
+
+    /// Other files are at the path now. Where the database is the same, we hold in it what we held; where it is another,
+    /// nothing.
+    async fn reopen(&self, replaced: &Arc<Site>) -> Result<()> {
+        let _one_at_a_time = self.reopening.lock().await;
+        if !Arc::ptr_eq(&self.site(), replaced) {
+            return Ok(());
+        }
+        tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
+        let site = Site::open(&self.path, Some(replaced.former()), &self.clock, self.bells.clone()).await?;
+        *lock(&self.site) = site;
+        // Their places in line may be gone with the old files.
+        self.bells.ring_all();
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Store for File {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let bell = self.bells.hang(&claim.ticket.token);
+        let bell = self.shared.bells.hang(&claim.ticket.token);
         loop {
             let asked = claim.clone();
             let (site, step) = self.ask(move |book| book.join(&asked), false).await?;
@@ -155,11 +172,11 @@ impl Store for File {
                     tokio::select! {
                         biased;
                         grant = bell.rung() => {
-                            if let Some(grant) = grant && grant.fence.get() > arrival && grant.valid_until > self.clock.now() {
+                            if let Some(grant) = grant && grant.fence.get() > arrival && grant.valid_until > self.clock().now() {
                                 return Ok(Acquired::Granted(grant));
                             }
                         }
-                        () = self.clock.sleep_until(look_again) => {}
+                        () = self.clock().sleep_until(look_again) => {}
                     }
                 }
             }
@@ -221,6 +238,6 @@ impl Store for File {
     }
 
     fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
     }
 }

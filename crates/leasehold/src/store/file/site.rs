@@ -54,7 +54,7 @@ pub(super) struct Site {
     reader: Mutex<Connection>,
     watched: Mutex<HashMap<ClientId, AbortHandle>>,
     tasks: Mutex<Vec<AbortHandle>>,
-    runtime: Handle,
+    pub(super) runtime: Handle,
 }
 
 /// What was open at the same path before some of its files were replaced.
