@@ -96,6 +96,12 @@ impl Locks {
         self.inner.capabilities()
     }
 
+    /// For a process that starts others under a lock. See [`crate::Locks::lifeline`].
+    #[cfg(unix)]
+    pub fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
+        self.inner.lifeline()
+    }
+
     /// Ends when everything that was dropped so far has been given back to the store.
     pub fn settled(&self) -> Result<()> {
         self.engine.block_on(self.inner.settled())

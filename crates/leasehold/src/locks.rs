@@ -119,6 +119,21 @@ impl Locks {
         self.client.store.capabilities()
     }
 
+    /// For a process that starts others under a lock: a descriptor to be inherited by them.
+    ///
+    /// A store may free what a process held as soon as that process is dead (`file:` does). Whatever it had started may still
+    /// run then. As long as any of them has this descriptor open, the store takes this client for alive, and what it
+    /// holds lasts to the end of its TTL. `None` where the TTL is all that counts anyway.
+    ///
+    /// It is closed on `exec` unless you clear that flag.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the process has no descriptor left.
+    #[cfg(unix)]
+    pub fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
+        self.client.store.lifeline()
+    }
+
     /// Ends when everything that was dropped or cancelled so far has been given back to the store.
     ///
     /// # Cancel safety

@@ -18,7 +18,7 @@ use leasehold::{
     Acquired, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Fence, Locks, Loss, Name,
     Options, Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// One test at a time: they load the machine, and look at how long things take.
 fn alone() -> MutexGuard<'static, ()> {
@@ -65,6 +65,7 @@ fn worker() {
             "churn" => run(churn(home)),
             "crowd" => run(crowd(home, argument.parse().unwrap())),
             "pause" => run(pause(home)),
+            "bequeath" => run(bequeath(home)),
             other => panic!("no role `{other}`"),
         }
     });
@@ -401,6 +402,39 @@ fn fenced_write(home: &Path, fence: Fence, what: &str) -> bool {
     accepted
 }
 
+/// Holds `x`, and starts something that inherits its lifeline.
+async fn bequeath(home: &Path) {
+    let locks = open(home).await;
+    let lease = locks.mutex("x").ttl(secs(600)).lock().await.unwrap();
+    let lifeline = locks.lifeline().unwrap().unwrap();
+    rustix::io::fcntl_setfd(&lifeline, rustix::io::FdFlags::empty()).unwrap();
+    let mut heir = std::process::Command::new("sleep");
+    heir.arg("1000").stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    say(heir.spawn().unwrap().id());
+    listen();
+    drop(lease);
+}
+
+#[test]
+fn what_a_dead_process_started_keeps_its_locks_until_it_is_gone_too() {
+    let _alone = alone();
+    let home = home("bequeath");
+    let mut holder = Worker::start("bequeath", home.path());
+    let heir = Pid::from_raw(holder.hear().parse().unwrap()).unwrap();
+    run(async {
+        let locks = open(home.path()).await;
+        let waits = tokio::spawn(locks.mutex("x").wait(secs(60)).lock());
+        holder.kill();
+        for _ in 0..3 {
+            assert!(locks.mutex("x").strict_order().try_lock().await.unwrap().is_none(), "its heir lives");
+        }
+        assert!(!waits.is_finished());
+        kill_process(heir, Signal::KILL).unwrap();
+        // Long before the TTL is over.
+        drop(waits.await.unwrap().unwrap());
+    });
+}
+
 /// A file store that notes when it is asked to renew.
 #[derive(Debug)]
 struct Noted {
@@ -447,6 +481,10 @@ impl Store for Noted {
 
     fn clock(&self) -> &Clock {
         self.store.clock()
+    }
+
+    fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
+        self.store.lifeline()
     }
 }
 

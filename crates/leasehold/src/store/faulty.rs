@@ -2,6 +2,8 @@
 //! requests, by a seeded plan. The same seed over the same calls gives the same faults and the same trace.
 
 use std::fmt;
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -283,6 +285,11 @@ impl Store for Faulty {
 
     fn clock(&self) -> &Clock {
         self.line.inner.clock()
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        self.line.inner.lifeline()
     }
 }
 

@@ -10,6 +10,8 @@ mod held;
 pub mod memory;
 
 use std::fmt;
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// What an `impl Store` is marked with.
@@ -95,6 +97,11 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The clock its deadlines are on.
     fn clock(&self) -> &Clock;
+
+    /// Where a store frees what a dead process held: a descriptor that keeps this client among the living for as long as
+    /// any process has a copy of it open. `None` where only the TTL counts.
+    #[cfg(unix)]
+    fn lifeline(&self) -> Result<Option<OwnedFd>>;
 }
 
 /// What a store can do. What it cannot, it leaves off here, and the client refuses it before it is sent.

@@ -8,6 +8,7 @@ pub(crate) mod operations;
 pub(crate) mod remote;
 pub(crate) mod worker;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -283,6 +284,10 @@ impl Store for Moody {
 
     fn clock(&self) -> &Clock {
         self.inner.clock()
+    }
+
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        self.inner.lifeline()
     }
 }
 

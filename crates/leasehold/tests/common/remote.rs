@@ -193,6 +193,10 @@ impl Store for Remote {
     fn clock(&self) -> &Clock {
         &self.0.clock
     }
+
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
 }
 
 impl fmt::Debug for Remote {

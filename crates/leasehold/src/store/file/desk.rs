@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::TryLockError as Contended;
 use std::time::Duration;
@@ -217,6 +218,12 @@ impl Desk {
             is_checkpointing: AtomicBool::new(false),
             written_back: AtomicU64::new(0),
         }
+    }
+
+    pub(super) fn lifeline(&self) -> Result<OwnedFd, Error> {
+        self.presence
+            .lifeline()
+            .map_err(|error| Error::System { what: "descriptor for the lifeline", why: error.to_string() })
     }
 
     /// One transaction. Dropped before its answer, it happens either not at all or before whatever is asked for next.

@@ -15,6 +15,7 @@ mod presence;
 mod rows;
 mod site;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -239,5 +240,9 @@ impl Store for File {
 
     fn clock(&self) -> &Clock {
         &self.shared.clock
+    }
+
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        self.shared.site().desk.lifeline().map(Some)
     }
 }

@@ -63,8 +63,8 @@ pub(super) struct Clients {
 pub(super) struct Presence {
     clients: Clients,
     id: ClientId,
-    /// Locked as long as this client lives.
-    _lock: File,
+    /// Locked as long as this client lives, or whoever it gave a lifeline.
+    lock: File,
 }
 
 /// Where others reach a client.
@@ -85,8 +85,8 @@ impl Clients {
         let entered = || -> io::Result<(Presence, Ears)> {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock = File::from(openat(&*self.folder, id.file(LOCK), flags, Mode::from_raw_mode(0o600))?);
-            let presence = Presence { clients: self.clone(), id, _lock: lock };
-            presence._lock.try_lock().map_err(io::Error::from)?;
+            let presence = Presence { clients: self.clone(), id, lock };
+            presence.lock.try_lock().map_err(io::Error::from)?;
             let deaths = UnixListener::bind(self.path(id, SOCK))?;
             let pokes = UnixDatagram::bind(self.path(id, POKE))?;
             for ending in [SOCK, POKE] {
@@ -169,6 +169,11 @@ impl Clients {
 impl Presence {
     pub(super) fn id(&self) -> ClientId {
         self.id
+    }
+
+    /// Another handle of the lock: it is open only once every copy of it is closed, in whatever process.
+    pub(super) fn lifeline(&self) -> io::Result<OwnedFd> {
+        Ok(self.lock.try_clone()?.into())
     }
 
     /// Removes its lock too: it has left nothing, so nobody has to see that it is dead.

@@ -6,6 +6,8 @@
 mod state;
 
 use std::ops::{Deref, DerefMut};
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
 
 use async_trait::async_trait;
 
@@ -187,6 +189,11 @@ impl Store for Memory {
 
     fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        Ok(None)
     }
 }
 
