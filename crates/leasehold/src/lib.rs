@@ -19,6 +19,8 @@
 //! # The tour
 //!
 //! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
+//! - [`Locks::rwlock`] gives an [`RwLock`], which many readers hold or one writer; [`Locks::semaphore`] a [`Semaphore`], which
+//!   has so many permits. What they give is a [`Lease`] too.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -27,8 +29,7 @@
 //! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
 //!   (names in the documentation of [`event`]).
 //! - [`blocking`] is the same for code that is not async.
-//! - [`Share`] and [`Names`] are what stores decide already; locks for readers and writers, permits and several names
-//!   at once are still to come.
+//! - [`Names`] are what stores decide already; a lock over several names at once is still to come.
 //! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
 //!   also the conformance suite and a wrapper that loses, delays and repeats.
 
@@ -68,6 +69,8 @@ pub use error::{Error, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;
 pub use kinds::mutex::Mutex;
+pub use kinds::rwlock::RwLock;
+pub use kinds::semaphore::Semaphore;
 pub use lease::{Lease, Proof, Setback};
 pub use locks::Locks;
 pub use name::{IntoName, Name};

@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
-use crate::kinds::mutex;
+use crate::kinds::mutex::Mutex;
+use crate::kinds::rwlock::RwLock;
+use crate::kinds::semaphore::Semaphore;
 use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
 use crate::store::{Capabilities, Store};
@@ -68,8 +70,23 @@ impl Locks {
     /// A lock that one holder at a time has.
     ///
     /// A name that is not valid is reported when the lock is asked for.
-    pub fn mutex(&self, name: impl IntoName) -> mutex::Mutex {
-        mutex::Mutex::new(self.client.clone(), name.into_name())
+    pub fn mutex(&self, name: impl IntoName) -> Mutex {
+        Mutex::new(self.client.clone(), name.into_name())
+    }
+
+    /// A lock that many readers hold together, or one writer alone.
+    ///
+    /// A name that is not valid is reported when the lock is asked for.
+    pub fn rwlock(&self, name: impl IntoName) -> RwLock {
+        RwLock::new(self.client.clone(), name.into_name())
+    }
+
+    /// So many permits, and no more, for all who use this name. [Each claim is judged by its own limit](Semaphore), so they
+    /// should all say the same.
+    ///
+    /// A name or a limit that is not valid is reported when permits are asked for.
+    pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
+        Semaphore::new(self.client.clone(), name.into_name(), limit)
     }
 
     /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or

@@ -112,6 +112,29 @@ fn a_detached_lease_is_taken_up_again_and_let_go() {
 }
 
 #[test]
+fn readers_share_and_permits_add_up() {
+    let locks = blocking::connect("memory:").unwrap();
+    let rwlock = locks.rwlock("x").wait(Duration::from_millis(10));
+    let readers = [rwlock.read().unwrap(), rwlock.try_read().unwrap().unwrap()];
+    assert!(rwlock.try_write().unwrap().is_none());
+    assert!(matches!(rwlock.write(), Err(Error::Busy { .. })));
+    readers.into_iter().for_each(|reader| reader.release().unwrap());
+    let writer = rwlock.write().unwrap();
+    assert!(rwlock.try_read().unwrap().is_none() && locks.mutex("x").try_lock().unwrap().is_none());
+    writer.release().unwrap();
+
+    let semaphore = locks.semaphore("x", 3).wait(Duration::from_millis(10)).owner("upload");
+    let (one, two) = (semaphore.acquire().unwrap(), semaphore.acquire_many(2).unwrap());
+    assert!(semaphore.try_acquire().unwrap().is_none());
+    assert!(matches!(semaphore.clone().barging().acquire(), Err(Error::Busy { .. })));
+    one.release().unwrap();
+    assert!(semaphore.try_acquire_many(2).unwrap().is_none());
+    semaphore.try_acquire_many(1).unwrap().unwrap().release().unwrap();
+    two.run(|proof| assert!(proof.is_valid())).unwrap();
+    assert!(matches!(semaphore.acquire_many(4), Err(Error::Invalid { what: "permits", .. })));
+}
+
+#[test]
 fn clients_of_one_store_exclude_each_other_and_a_lost_lease_is_rolled_back() {
     let store = std::sync::OnceLock::new();
     let a = blocking::over(leasehold::Options::default().owner("a"), || {

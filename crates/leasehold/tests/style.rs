@@ -91,6 +91,8 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::Detached>();
     both::<leasehold::Proof>();
     both::<leasehold::Mutex>();
+    both::<leasehold::RwLock>();
+    both::<leasehold::Semaphore>();
     both::<leasehold::Error>();
     both::<leasehold::Event>();
     both::<leasehold::Clock>();
@@ -102,6 +104,14 @@ fn public_types_are_send_and_sync() {
         send(locks.mutex("x").try_lock());
         send(locks.mutex("x").run(|lease| async move { lease.lost().await }));
         send(async move { lease.extend(std::time::Duration::ZERO).await });
+        send(locks.rwlock("x").read());
+        send(locks.rwlock("x").try_read());
+        send(locks.rwlock("x").write());
+        send(locks.rwlock("x").try_write());
+        send(locks.semaphore("x", 1).acquire());
+        send(locks.semaphore("x", 1).try_acquire());
+        send(locks.semaphore("x", 1).acquire_many(1));
+        send(locks.semaphore("x", 1).try_acquire_many(1));
         send(locks.mutex("x").lock_detached());
         send(locks.mutex("x").try_lock_detached());
         send(async move {

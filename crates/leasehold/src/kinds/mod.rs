@@ -1,3 +1,6 @@
 //! The kinds of lock, each a friendly face over a [`Share`](crate::Share).
 
 pub mod mutex;
+pub mod rwlock;
+pub mod semaphore;
+mod settings;

@@ -1,20 +1,18 @@
 //! `Mutex`: one holder at a time.
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached};
+use super::settings::Setup;
 use crate::claim::Share;
 use crate::detached::Detached;
-use crate::error::{Error, Result, Short};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::lease::{Lease, Proof, Setback};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
-use crate::tenancy::Terms;
-use crate::token::Owner;
-use crate::ttl::Ttl;
 
 /// A lock that one holder at a time has: what [`Locks::mutex`](crate::Locks::mutex) gives.
 ///
@@ -44,42 +42,17 @@ use crate::ttl::Ttl;
 #[derive(Clone)]
 #[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
 pub struct Mutex {
-    client: Arc<Client>,
-    settings: Result<Settings>,
-    /// What the settings come to, worked out when it is first asked for.
-    request: OnceLock<Result<Arc<Request>>>,
-}
-
-#[derive(Clone)]
-struct Settings {
-    name: Name,
-    owner: Owner,
-    ttl: Ttl,
-    patience: Patience,
-    renews: bool,
-    max_hold: Option<Duration>,
-    min_validity: Option<Duration>,
-    strict_order: bool,
+    setup: Setup,
 }
 
 impl Mutex {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        let settings = name.map(|name| Settings {
-            name,
-            owner: client.defaults.owner.clone(),
-            ttl: client.defaults.ttl,
-            patience: Patience::Forever,
-            renews: true,
-            max_hold: None,
-            min_validity: None,
-            strict_order: false,
-        });
-        Mutex { client, settings, request: OnceLock::new() }
+        Mutex { setup: Setup::new(client, name) }
     }
 
     /// How long the lock outlives a holder that dies.
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.set(|settings| Ttl::new(ttl).map(|ttl| settings.ttl = ttl))
+        Mutex { setup: self.setup.ttl(ttl) }
     }
 
     /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
@@ -87,52 +60,34 @@ impl Mutex {
     /// Once the wait is over the store is asked who is in the way, which may take up to 250 ms more. One that does not
     /// answer even that is [`Error::Unreachable`], not busy.
     pub fn wait(self, wait: Duration) -> Self {
-        self.set(|settings| {
-            settings.patience = Patience::For(wait);
-            Ok(())
-        })
+        Mutex { setup: self.setup.wait(wait) }
     }
 
     /// Who holds it, for people.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        self.set(|settings| Owner::new(label).map(|owner| settings.owner = owner))
+        Mutex { setup: self.setup.owner(label) }
     }
 
     /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
     /// holder that hangs is not renewed for ever.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.set(|settings| {
-            if max_hold.is_zero() {
-                return Err(Error::invalid("max_hold", "0", "a lease held for no time is no lease"));
-            }
-            settings.max_hold = Some(max_hold);
-            Ok(())
-        })
+        Mutex { setup: self.setup.max_hold(max_hold) }
     }
 
     /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
     pub fn no_renewal(self) -> Self {
-        self.set(|settings| {
-            settings.renews = false;
-            Ok(())
-        })
+        Mutex { setup: self.setup.no_renewal() }
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
     pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.set(|settings| {
-            settings.min_validity = Some(min_validity);
-            Ok(())
-        })
+        Mutex { setup: self.setup.min_validity(min_validity) }
     }
 
     /// Each task takes its own place in the store's queue: first come, first served across clients to the letter,
     /// at the price of a request per hand-over between tasks of one client.
     pub fn strict_order(self) -> Self {
-        self.set(|settings| {
-            settings.strict_order = true;
-            Ok(())
-        })
+        Mutex { setup: self.setup.strict_order() }
     }
 
     /// Waits for the lock and takes it: for ever, unless [`wait`](Mutex::wait) says otherwise.
@@ -147,12 +102,7 @@ impl Mutex {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
-        let (client, request) = (self.client.clone(), self.request());
-        let patience = self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience);
-        async move {
-            let request = request?;
-            taken(&request, acquire(&client, &request, patience).await?)
-        }
+        self.setup.ask(Ok(Share::Exclusive)).wait()
     }
 
     /// Takes the lock if it is free; `None` where it is not. A store that does not say so within 5 s is
@@ -164,13 +114,7 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
-        let (client, request) = (self.client.clone(), self.request());
-        async move {
-            match acquire(&client, &*request?, Patience::Never).await? {
-                Outcome::Taken(lease) => Ok(Some(lease)),
-                Outcome::Busy { .. } => Ok(None),
-            }
-        }
+        self.setup.ask(Ok(Share::Exclusive)).attempt()
     }
 
     /// Waits for the lock, as [`lock`](Mutex::lock) does, and takes it for longer than this process may live: nobody
@@ -188,12 +132,7 @@ impl Mutex {
     /// Dropped before its end, it leaves nothing behind: no claim, no place in any queue, no task. Once it has given
     /// the lease, that stays until it is released or its TTL is over.
     pub fn lock_detached(&self) -> impl Future<Output = Result<Detached>> + Send + use<> {
-        let (client, request) = (self.client.clone(), self.request_for_detached());
-        let patience = self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience);
-        async move {
-            let request = request?;
-            taken(&request, acquire_detached(&client, &request, patience).await?)
-        }
+        self.setup.ask(Ok(Share::Exclusive)).wait_detached()
     }
 
     /// Takes the lock as [`lock_detached`](Mutex::lock_detached) does, if it is free; `None` where it is not.
@@ -204,13 +143,7 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock_detached`](Mutex::lock_detached).
     pub fn try_lock_detached(&self) -> impl Future<Output = Result<Option<Detached>>> + Send + use<> {
-        let (client, request) = (self.client.clone(), self.request_for_detached());
-        async move {
-            match acquire_detached(&client, &*request?, Patience::Never).await? {
-                Outcome::Taken(lease) => Ok(Some(lease)),
-                Outcome::Busy { .. } => Ok(None),
-            }
-        }
+        self.setup.ask(Ok(Share::Exclusive)).attempt_detached()
     }
 
     /// Locks, does the work, and lets go. See [`Lease::run`].
@@ -244,73 +177,10 @@ impl Mutex {
         let lock = self.lock();
         async { lock.await?.run_or_rollback(work, rollback).await }
     }
-
-    fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
-        // The first thing wrong is the one reported.
-        if let Ok(settings) = &mut self.settings
-            && let Err(error) = change(settings)
-        {
-            self.settings = Err(error);
-        }
-        self.request = OnceLock::new();
-        self
-    }
-
-    fn request(&self) -> Result<Arc<Request>> {
-        self.request.get_or_init(|| self.settings.clone()?.request(&self.client).map(Arc::new)).clone()
-    }
-
-    fn request_for_detached(&self) -> Result<Arc<Request>> {
-        let request = self.request()?;
-        match request.terms.max_hold {
-            None => Ok(request),
-            Some(max_hold) => {
-                let why = "nobody keeps a detached lease, so nobody could end it then; it ends with its TTL, so set that";
-                Err(Error::invalid("max_hold", Short(max_hold).to_string(), why))
-            }
-        }
-    }
-}
-
-/// For a caller who waited: busy is an error.
-fn taken<T>(request: &Request, outcome: Outcome<T>) -> Result<T> {
-    match outcome {
-        Outcome::Taken(lease) => Ok(lease),
-        Outcome::Busy { busy, waited } => Err(Error::Busy { names: request.names.clone(), busy, waited }),
-    }
-}
-
-impl Settings {
-    fn request(self, client: &Client) -> Result<Request> {
-        let settings = self;
-        let ttl = settings.ttl;
-        let min_validity = settings.min_validity.unwrap_or(ttl.as_duration() / 2);
-        // A cap shorter than that is the user's own choice, and no reason to give the lock back.
-        let min_validity = min_validity.min(settings.max_hold.unwrap_or(Duration::MAX));
-        if min_validity > ttl.validity() {
-            let why = format!("a lease of {ttl} is never valid for longer than {:?}", ttl.validity());
-            return Err(Error::invalid("min_validity", format!("{min_validity:?}"), why));
-        }
-        let terms = Terms { ttl, renews: settings.renews, max_hold: settings.max_hold };
-        let room = client.hall.key(settings.name.clone(), settings.owner.clone(), terms);
-        Ok(Request {
-            names: settings.name.into(),
-            share: Share::Exclusive,
-            terms,
-            owner: settings.owner,
-            min_validity: min_validity.min(ttl.validity()),
-            room: (!settings.strict_order).then_some(room),
-        })
-    }
 }
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Mutex");
-        match &self.settings {
-            Ok(settings) => out.field("name", &settings.name).field("ttl", &settings.ttl),
-            Err(error) => out.field("invalid", error),
-        };
-        out.finish_non_exhaustive()
+        self.setup.fmt_as("Mutex", f)
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod disk;
 pub(crate) mod operations;
 pub(crate) mod remote;
+pub(crate) mod stores;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
@@ -147,6 +148,8 @@ pub(crate) struct Moody {
     late_window: Duration,
     /// From now on no call is ever answered.
     pub(crate) hangs: AtomicBool,
+    /// It says that it can do no more than exclude.
+    pub(crate) is_plain: AtomicBool,
     /// How late a granted acquire is answered.
     pub(crate) grant_late_ms: AtomicU64,
     /// How late a renewal is answered.
@@ -182,6 +185,7 @@ impl Moody {
             rule,
             late_window,
             hangs: AtomicBool::new(false),
+            is_plain: AtomicBool::new(false),
             grant_late_ms: AtomicU64::new(0),
             renewal_late_ms: AtomicU64::new(0),
             failing_renewals: AtomicU64::new(0),
@@ -277,7 +281,10 @@ impl Store for Moody {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut can = self.inner.capabilities();
+        let mut can = match self.is_plain.load(Ordering::SeqCst) {
+            true => Capabilities::none("plain"),
+            false => self.inner.capabilities(),
+        };
         can.late_window = self.late_window;
         can
     }

@@ -109,6 +109,23 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             cut.off(it, it.a.mutex("x").strict_order().lock()).await.is_some()
         }))
     }),
+    ("read behind a writer", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move { cut.off(it, it.a.rwlock("x").read()).await.is_some() }))
+    }),
+    ("write behind a reader", |it, cut| {
+        Box::pin(async move {
+            let reader = it.b.rwlock("x").read().await.unwrap();
+            let waiting = async { cut.off(it, it.a.rwlock("x").write()).await.is_some() };
+            let_go_while(it, reader, waiting).await
+        })
+    }),
+    ("acquire behind other permits", |it, cut| {
+        Box::pin(async move {
+            let taken = it.b.semaphore("x", 3).acquire_many(2).await.unwrap();
+            let waiting = async { cut.off(it, it.a.semaphore("x", 3).acquire_many(2)).await.is_some() };
+            let_go_while(it, taken, waiting).await
+        })
+    }),
     ("the first of two waiters", |it, cut| {
         Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
     }),
@@ -198,6 +215,10 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
 /// Somebody holds the lock for a while; the operation waits meanwhile, and gets it if it is not cancelled.
 async fn while_held(it: &Actors, holder: &Locks, waiting: impl Future<Output = bool>) -> bool {
     let lease = holder.mutex("x").lock().await.unwrap();
+    let_go_while(it, lease, waiting).await
+}
+
+async fn let_go_while(it: &Actors, lease: Lease, waiting: impl Future<Output = bool>) -> bool {
     let (_, finished) = tokio::join!(
         async {
             tokio::time::sleep(it.held_for).await;

@@ -1,0 +1,107 @@
+//! The background thread of a client whose callers are not async, and how they wait.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::coop;
+
+use crate::error::{Error, Result};
+use crate::janitor::Janitor;
+
+/// The background thread of a client. It ends with the last handle and lease of the client, after what they
+/// dropped has been given back.
+pub(super) struct Engine {
+    runtime: Handle,
+    pub(super) janitor: Option<Janitor>,
+    /// Sending or dropping it ends the thread.
+    stop: Option<oneshot::Sender<Janitor>>,
+}
+
+impl Engine {
+    pub(super) fn start() -> Result<Self> {
+        let refused = |error: std::io::Error| Error::System {
+            what: "background thread for a blocking client",
+            why: error.to_string(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<Janitor>();
+        let work = move || {
+            runtime.block_on(async {
+                if let Ok(janitor) = stopped.await {
+                    janitor.done().await;
+                }
+            });
+        };
+        std::thread::Builder::new().name("leasehold".into()).spawn(work).map_err(refused)?;
+        Ok(Engine { runtime: handle, janitor: None, stop: Some(stop) })
+    }
+
+    /// Runs a future to its end on the calling thread, while the background thread drives timers and sockets.
+    pub(super) fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
+        if is_inside_runtime() {
+            return Err(Error::InsideRuntime);
+        }
+        let _context = self.runtime.enter();
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut cx = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return Ok(output);
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let (Some(stop), Some(janitor)) = (self.stop.take(), self.janitor.take()) {
+            let _ = stop.send(janitor);
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Whether this thread is polling a task of a tokio runtime.
+///
+/// A thread of `spawn_blocking` has a runtime handle too, but may block. What tells them apart without a panic is
+/// tokio's cooperative budget: it is limited while a task is polled, and only then. Asking for more than there can
+/// be shows it; the guards give back what was taken.
+fn is_inside_runtime() -> bool {
+    if Handle::try_current().is_err() {
+        return false;
+    }
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut taken = Vec::new();
+    // The budget is kept in a byte.
+    for _ in 0..=u8::MAX {
+        match coop::poll_proceed(&mut cx) {
+            Poll::Ready(guard) => taken.push(guard),
+            Poll::Pending => break,
+        }
+    }
+    let limited = taken.len() <= usize::from(u8::MAX);
+    // Each guard puts back the budget it found, so the first must be the last to go.
+    while taken.pop().is_some() {}
+    limited
+}

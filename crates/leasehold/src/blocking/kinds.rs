@@ -1,0 +1,271 @@
+//! The kinds of lock, for code that is not async.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::lease::{Detached, Lease};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::lease::{Proof, Setback};
+
+/// A lock that one holder at a time has. The options are those of [`crate::Mutex`].
+#[derive(Debug, Clone)]
+pub struct Mutex {
+    pub(super) inner: crate::Mutex,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl Mutex {
+    /// How long the lock outlives a holder that dies.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|mutex| mutex.ttl(ttl))
+    }
+
+    /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`].
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|mutex| mutex.wait(wait))
+    }
+
+    /// Who holds it, for people.
+    #[must_use]
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        self.with(|mutex| mutex.owner(label))
+    }
+
+    /// A cap on holding.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|mutex| mutex.max_hold(max_hold))
+    }
+
+    /// No renewal in the background.
+    #[must_use]
+    pub fn no_renewal(self) -> Self {
+        self.with(crate::Mutex::no_renewal)
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back.
+    #[must_use]
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        self.with(|mutex| mutex.min_validity(min_validity))
+    }
+
+    /// Each caller takes its own place in the store's queue.
+    #[must_use]
+    pub fn strict_order(self) -> Self {
+        self.with(crate::Mutex::strict_order)
+    }
+
+    /// Waits for the lock and takes it.
+    pub fn lock(&self) -> Result<Lease> {
+        taken(&self.engine, self.inner.lock())
+    }
+
+    /// Takes the lock if it is free; `None` where it is not.
+    pub fn try_lock(&self) -> Result<Option<Lease>> {
+        free(&self.engine, self.inner.try_lock())
+    }
+
+    /// Waits for the lock and takes it for longer than this process may live. See [`crate::Mutex::lock_detached`].
+    pub fn lock_detached(&self) -> Result<Detached> {
+        let inner = self.engine.block_on(self.inner.lock_detached())??;
+        Ok(Detached { inner, engine: self.engine.clone() })
+    }
+
+    /// The same if it is free; `None` where it is not.
+    pub fn try_lock_detached(&self) -> Result<Option<Detached>> {
+        let inner = self.engine.block_on(self.inner.try_lock_detached())??;
+        Ok(inner.map(|inner| Detached { inner, engine: self.engine.clone() }))
+    }
+
+    /// Locks, does the work, and lets go. See [`Lease::run`].
+    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
+        self.lock()?.run(work)
+    }
+
+    /// Locks, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
+    pub fn run_or_rollback<T>(
+        &self,
+        work: impl FnOnce(&Proof) -> T,
+        rollback: impl FnOnce(Setback<T>),
+    ) -> Result<T> {
+        self.lock()?.run_or_rollback(work, rollback)
+    }
+
+    fn with(self, change: impl FnOnce(crate::Mutex) -> crate::Mutex) -> Self {
+        Mutex { inner: change(self.inner), engine: self.engine }
+    }
+}
+
+/// A lock that many readers hold together, or one writer alone. The options are those of [`crate::RwLock`].
+#[derive(Debug, Clone)]
+pub struct RwLock {
+    pub(super) inner: crate::RwLock,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl RwLock {
+    /// How long the lock outlives a holder that dies.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|rwlock| rwlock.ttl(ttl))
+    }
+
+    /// How long [`read`](RwLock::read) and [`write`](RwLock::write) wait before they say [`Error::Busy`].
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|rwlock| rwlock.wait(wait))
+    }
+
+    /// Who holds it, for people.
+    #[must_use]
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        self.with(|rwlock| rwlock.owner(label))
+    }
+
+    /// A cap on holding.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|rwlock| rwlock.max_hold(max_hold))
+    }
+
+    /// No renewal in the background.
+    #[must_use]
+    pub fn no_renewal(self) -> Self {
+        self.with(crate::RwLock::no_renewal)
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back.
+    #[must_use]
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        self.with(|rwlock| rwlock.min_validity(min_validity))
+    }
+
+    /// Each caller that writes takes its own place in the store's queue, as each that reads does in any case.
+    #[must_use]
+    pub fn strict_order(self) -> Self {
+        self.with(crate::RwLock::strict_order)
+    }
+
+    /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it.
+    pub fn read(&self) -> Result<Lease> {
+        taken(&self.engine, self.inner.read())
+    }
+
+    /// Takes a reader's share if no writer holds the lock or waits for it; `None` where one does.
+    pub fn try_read(&self) -> Result<Option<Lease>> {
+        free(&self.engine, self.inner.try_read())
+    }
+
+    /// Waits until nobody holds the lock, and takes the whole of it.
+    pub fn write(&self) -> Result<Lease> {
+        taken(&self.engine, self.inner.write())
+    }
+
+    /// Takes the whole of the lock if nobody holds it; `None` where somebody does.
+    pub fn try_write(&self) -> Result<Option<Lease>> {
+        free(&self.engine, self.inner.try_write())
+    }
+
+    fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
+        RwLock { inner: change(self.inner), engine: self.engine }
+    }
+}
+
+/// A limit that holders keep together. The options, and what different limits come to, are those of [`crate::Semaphore`].
+#[derive(Debug, Clone)]
+pub struct Semaphore {
+    pub(super) inner: crate::Semaphore,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl Semaphore {
+    /// How long permits outlive a holder that dies.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|semaphore| semaphore.ttl(ttl))
+    }
+
+    /// How long [`acquire`](Semaphore::acquire) waits before it says [`Error::Busy`].
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|semaphore| semaphore.wait(wait))
+    }
+
+    /// Who holds them, for people.
+    #[must_use]
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        self.with(|semaphore| semaphore.owner(label))
+    }
+
+    /// A cap on holding.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|semaphore| semaphore.max_hold(max_hold))
+    }
+
+    /// No renewal in the background.
+    #[must_use]
+    pub fn no_renewal(self) -> Self {
+        self.with(crate::Semaphore::no_renewal)
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back.
+    #[must_use]
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        self.with(|semaphore| semaphore.min_validity(min_validity))
+    }
+
+    /// In order of arrival, as it is if nothing is said.
+    #[must_use]
+    pub fn fair(self) -> Self {
+        self.with(crate::Semaphore::fair)
+    }
+
+    /// As soon as enough permits are free, past those who wait.
+    #[must_use]
+    pub fn barging(self) -> Self {
+        self.with(crate::Semaphore::barging)
+    }
+
+    /// Waits for a permit and takes it.
+    pub fn acquire(&self) -> Result<Lease> {
+        taken(&self.engine, self.inner.acquire())
+    }
+
+    /// Takes a permit if one is free; `None` where none is.
+    pub fn try_acquire(&self) -> Result<Option<Lease>> {
+        free(&self.engine, self.inner.try_acquire())
+    }
+
+    /// Waits for so many permits and takes them together, on one lease.
+    pub fn acquire_many(&self, permits: u32) -> Result<Lease> {
+        taken(&self.engine, self.inner.acquire_many(permits))
+    }
+
+    /// Takes so many permits if they are free; `None` where they are not.
+    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Lease>> {
+        free(&self.engine, self.inner.try_acquire_many(permits))
+    }
+
+    fn with(self, change: impl FnOnce(crate::Semaphore) -> crate::Semaphore) -> Self {
+        Semaphore { inner: change(self.inner), engine: self.engine }
+    }
+}
+
+fn taken(engine: &Arc<Engine>, asked: impl Future<Output = Result<crate::Lease>>) -> Result<Lease> {
+    let inner = engine.block_on(asked)??;
+    Ok(Lease { inner, engine: engine.clone() })
+}
+
+fn free(
+    engine: &Arc<Engine>,
+    asked: impl Future<Output = Result<Option<crate::Lease>>>,
+) -> Result<Option<Lease>> {
+    let inner = engine.block_on(asked)??;
+    Ok(inner.map(|inner| Lease { inner, engine: engine.clone() }))
+}

@@ -1,0 +1,120 @@
+//! The same face for code that is not async.
+//!
+//! Each client has one background thread with a current-thread runtime, which renews its leases. A call inside
+//! an async runtime would stall that runtime, and is [`Error::InsideRuntime`] instead; on a thread of
+//! `spawn_blocking` it is fine. (Under `tokio::task::unconstrained` a runtime cannot be told from a plain thread.)
+//!
+//! ```
+//! let locks = leasehold::blocking::connect("memory:")?;
+//! let lease = locks.mutex("orders:42").lock()?;
+//! println!("held with fence {}", lease.fence());
+//! lease.release()?;
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+
+mod engine;
+mod kinds;
+mod lease;
+
+use std::sync::Arc;
+
+use crate::claim::{Evicted, Status};
+use crate::connect::Options;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::name::IntoName;
+use crate::store::{Capabilities, Store};
+use crate::token::Token;
+use engine::Engine;
+
+pub use kinds::{Mutex, RwLock, Semaphore};
+pub use lease::{Detached, Lease};
+
+/// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
+pub fn connect(url: &str) -> Result<Locks> {
+    connect_with(Options::default(), url)
+}
+
+/// Connects to the store at this URL, with options.
+pub fn connect_with(options: Options, url: &str) -> Result<Locks> {
+    let mut engine = Engine::start()?;
+    let inner = engine.block_on(options.connect(url))??;
+    engine.janitor = Some(inner.client.janitor.clone());
+    Ok(Locks { inner, engine: Arc::new(engine) })
+}
+
+/// A client over a store of your own, or over one that several clients of this process share. The store is made on the
+/// client's runtime, where its clock and its tasks belong.
+pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> Result<Locks> {
+    let options = options.checked()?;
+    let mut engine = Engine::start()?;
+    let inner = engine.block_on(async { options.over(make()?) })??;
+    engine.janitor = Some(inner.client.janitor.clone());
+    Ok(Locks { inner, engine: Arc::new(engine) })
+}
+
+/// A client of a store, for code that is not async. Clones are the same client.
+#[derive(Debug, Clone)]
+pub struct Locks {
+    inner: crate::Locks,
+    engine: Arc<Engine>,
+}
+
+impl Locks {
+    /// A lock that one holder at a time has.
+    pub fn mutex(&self, name: impl IntoName) -> Mutex {
+        Mutex { inner: self.inner.mutex(name), engine: self.engine.clone() }
+    }
+
+    /// A lock that many readers hold together, or one writer alone.
+    pub fn rwlock(&self, name: impl IntoName) -> RwLock {
+        RwLock { inner: self.inner.rwlock(name), engine: self.engine.clone() }
+    }
+
+    /// So many permits, and no more. See [`crate::Locks::semaphore`].
+    pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
+        Semaphore { inner: self.inner.semaphore(name, limit), engine: self.engine.clone() }
+    }
+
+    /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].
+    pub fn detached(&self, name: impl IntoName, token: Token) -> Result<Detached> {
+        Ok(Detached { inner: self.inner.detached(name, token)?, engine: self.engine.clone() })
+    }
+
+    /// Who holds a name, who waits, and for how long; `None` where nobody does.
+    pub fn inspect(&self, name: impl IntoName) -> Result<Option<Status>> {
+        self.engine.block_on(self.inner.inspect(name))?
+    }
+
+    /// The names in use that start with `prefix`, sorted, at most `limit` of them.
+    pub fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        self.engine.block_on(self.inner.list(prefix, limit))?
+    }
+
+    /// Takes a name from whoever holds it. See [`crate::Locks::evict`].
+    pub fn evict(&self, name: impl IntoName) -> Result<Evicted> {
+        self.engine.block_on(self.inner.evict(name))?
+    }
+
+    /// What the store can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    /// For a process that starts others under a lock. See [`crate::Locks::lifeline`].
+    #[cfg(unix)]
+    pub fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
+        self.inner.lifeline()
+    }
+
+    /// Ends when everything that was dropped so far has been given back to the store.
+    pub fn settled(&self) -> Result<()> {
+        self.engine.block_on(self.inner.settled())
+    }
+
+    /// Gives back every lease of this client. See [`crate::Locks::close`].
+    pub fn close(&self) -> Result<()> {
+        self.engine.block_on(self.inner.close())
+    }
+}

@@ -1,0 +1,157 @@
+//! `RwLock`: many readers, or one writer.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::settings::Setup;
+use crate::claim::Share;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::lease::Lease;
+use crate::locks::Client;
+use crate::name::Name;
+use crate::sync::Arc;
+
+/// A lock that many readers hold together, or one writer alone: what [`Locks::rwlock`](crate::Locks::rwlock) gives.
+///
+/// A writer has the whole of the name, exactly as a [`Mutex`](crate::Mutex) has it: [`write`](RwLock::write) and the
+/// [`lock`](crate::Mutex::lock) of a mutex of the same name are one and the same, and exclude each other and all readers. A
+/// reader has a share of it, with a lease and a fence of its own.
+///
+/// On a store that is [fair](crate::Capabilities::fair), they are served in order of arrival. So a writer that waits stops new
+/// readers, and readers cannot starve it; those who come behind it are let in together once it is done.
+///
+/// Setting it up sends nothing; a value that is not valid is reported when the lock is asked for. It can be kept, cloned, and
+/// locked any number of times; the futures it gives do not borrow it.
+///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | [`ttl`](RwLock::ttl) | 30 s | how long the lock outlives a dead holder |
+/// | [`wait`](RwLock::wait) | for ever | how long [`read`](RwLock::read) and [`write`](RwLock::write) wait |
+/// | [`owner`](RwLock::owner) | `host:pid` | who holds it, for people |
+/// | [`max_hold`](RwLock::max_hold) | none | past this it is lost, however well it is renewed |
+/// | [`no_renewal`](RwLock::no_renewal) | renewed | it ends with its TTL unless [extended](Lease::extend) |
+/// | [`min_validity`](RwLock::min_validity) | half the TTL | a grant with less left is renewed or given back |
+/// | [`strict_order`](RwLock::strict_order) | off | writers of one client queue one by one in the store, as readers do |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::connect("memory:").await?;
+/// let prices = locks.rwlock("prices");
+///
+/// let (one, two) = (prices.read().await?, prices.read().await?);
+/// assert!(prices.try_write().await?.is_none(), "not beside readers");
+/// one.release().await?;
+/// two.release().await?;
+///
+/// let lease = prices.write().await?;
+/// assert!(prices.try_read().await?.is_none(), "not beside a writer");
+/// lease.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a lock is not taken before `read` or `write` is awaited"]
+pub struct RwLock {
+    setup: Setup,
+}
+
+impl RwLock {
+    pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
+        RwLock { setup: Setup::new(client, name) }
+    }
+
+    /// How long the lock outlives a holder that dies.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        RwLock { setup: self.setup.ttl(ttl) }
+    }
+
+    /// How long [`read`](RwLock::read) and [`write`](RwLock::write) wait before they say [`Error::Busy`]; zero means not at
+    /// all. As for a [mutex](crate::Mutex::wait).
+    pub fn wait(self, wait: Duration) -> Self {
+        RwLock { setup: self.setup.wait(wait) }
+    }
+
+    /// Who holds it, for people.
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        RwLock { setup: self.setup.owner(label) }
+    }
+
+    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
+    /// holder that hangs is not renewed for ever.
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        RwLock { setup: self.setup.max_hold(max_hold) }
+    }
+
+    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
+    pub fn no_renewal(self) -> Self {
+        RwLock { setup: self.setup.no_renewal() }
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        RwLock { setup: self.setup.min_validity(min_validity) }
+    }
+
+    /// Each task that writes takes its own place in the store's queue: first come, first served across clients to the letter,
+    /// at the price of a request per hand-over between tasks of one client. Each task that reads does so in any case.
+    pub fn strict_order(self) -> Self {
+        RwLock { setup: self.setup.strict_order() }
+    }
+
+    /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it: for ever, unless
+    /// [`wait`](RwLock::wait) says otherwise.
+    ///
+    /// It is not re-entrant: a task that reads what it writes waits for itself, and so does one that reads twice where a
+    /// writer came in between.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock); and [`Error::Unsupported`] on a store that cannot share.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
+    pub fn read(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        self.setup.ask(Ok(Share::Shared)).wait()
+    }
+
+    /// Takes a reader's share if no writer holds the lock or waits for it; `None` where one does.
+    ///
+    /// # Errors
+    /// As [`read`](RwLock::read), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    pub fn try_read(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        self.setup.ask(Ok(Share::Shared)).attempt()
+    }
+
+    /// Waits until nobody holds the lock, and takes the whole of it: what [`Mutex::lock`](crate::Mutex::lock) does, on any
+    /// store.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    pub fn write(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        self.setup.ask(Ok(Share::Exclusive)).wait()
+    }
+
+    /// Takes the whole of the lock if nobody holds it; `None` where somebody does: what
+    /// [`Mutex::try_lock`](crate::Mutex::try_lock) does.
+    ///
+    /// # Errors
+    /// As [`write`](RwLock::write), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    pub fn try_write(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        self.setup.ask(Ok(Share::Exclusive)).attempt()
+    }
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.setup.fmt_as("RwLock", f)
+    }
+}

@@ -1,0 +1,170 @@
+//! `Semaphore`: so many permits, and no more.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::settings::Setup;
+use crate::claim::{Permits, Share};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::lease::Lease;
+use crate::locks::Client;
+use crate::name::Name;
+use crate::sync::Arc;
+
+/// A limit that holders keep together: what [`Locks::semaphore`](crate::Locks::semaphore) gives. Each takes one permit or
+/// several of it, on a lease of its own; one let go may admit several who wait.
+///
+/// **Each claim is judged by its own limit.** The store keeps no limit, only who holds how many permits. Whoever asks for 1 of
+/// 4 is let in if at most 3 are taken, whatever limit those were taken under. So all who use a name should say the same
+/// limit; where they do not (as while a new limit is rolled out), whoever says the lower one waits until that few are taken,
+/// and nobody who holds is put out.
+///
+/// Permits are never held beside a [`Mutex`](crate::Mutex) or an [`RwLock`](crate::RwLock) of the same name.
+///
+/// Setting it up sends nothing; a value that is not valid is reported when permits are asked for. It can be kept, cloned, and
+/// asked any number of times; the futures it gives do not borrow it.
+///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | [`fair`](Semaphore::fair) | yes | served in order of arrival |
+/// | [`barging`](Semaphore::barging) | no | served as soon as enough permits are free, past those who wait |
+/// | [`ttl`](Semaphore::ttl) | 30 s | how long permits outlive a dead holder |
+/// | [`wait`](Semaphore::wait) | for ever | how long [`acquire`](Semaphore::acquire) waits |
+/// | [`owner`](Semaphore::owner) | `host:pid` | who holds them, for people |
+/// | [`max_hold`](Semaphore::max_hold) | none | past this they are lost, however well they are renewed |
+/// | [`no_renewal`](Semaphore::no_renewal) | renewed | they end with their TTL unless [extended](Lease::extend) |
+/// | [`min_validity`](Semaphore::min_validity) | half the TTL | a grant with less left is renewed or given back |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::connect("memory:").await?;
+/// let uploads = locks.semaphore("uploads", 4);
+///
+/// let one = uploads.acquire().await?;
+/// let three = uploads.acquire_many(3).await?;
+/// assert!(uploads.try_acquire().await?.is_none(), "all four are taken");
+/// three.release().await?;
+/// one.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "no permit is taken before `acquire` or `try_acquire` is awaited"]
+pub struct Semaphore {
+    setup: Setup,
+    limit: u32,
+    barging: bool,
+}
+
+impl Semaphore {
+    pub(crate) fn new(client: Arc<Client>, name: Result<Name>, limit: u32) -> Self {
+        Semaphore { setup: Setup::new(client, name), limit, barging: false }
+    }
+
+    /// In order of arrival, as it is if nothing is said: whoever comes waits behind those who wait already, one who wants
+    /// little behind one who wants much, so that the latter is served too.
+    pub fn fair(self) -> Self {
+        Semaphore { barging: false, ..self }
+    }
+
+    /// As soon as enough permits are free, past those who wait. More permits are in use at a time; but one who wants much may
+    /// wait for as long as others who want little keep coming.
+    pub fn barging(self) -> Self {
+        Semaphore { barging: true, ..self }
+    }
+
+    /// How long permits outlive a holder that dies.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Semaphore { setup: self.setup.ttl(ttl), ..self }
+    }
+
+    /// How long [`acquire`](Semaphore::acquire) and [`acquire_many`](Semaphore::acquire_many) wait before they say
+    /// [`Error::Busy`]; zero means not at all. As for a [mutex](crate::Mutex::wait).
+    pub fn wait(self, wait: Duration) -> Self {
+        Semaphore { setup: self.setup.wait(wait), ..self }
+    }
+
+    /// Who holds them, for people.
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        Semaphore { setup: self.setup.owner(label), ..self }
+    }
+
+    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
+    /// holder that hangs is not renewed for ever.
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        Semaphore { setup: self.setup.max_hold(max_hold), ..self }
+    }
+
+    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
+    pub fn no_renewal(self) -> Self {
+        Semaphore { setup: self.setup.no_renewal(), ..self }
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        Semaphore { setup: self.setup.min_validity(min_validity), ..self }
+    }
+
+    /// Waits for a permit and takes it: for ever, unless [`wait`](Semaphore::wait) says otherwise.
+    ///
+    /// # Errors
+    /// As [`acquire_many`](Semaphore::acquire_many).
+    ///
+    /// # Cancel safety
+    /// As [`acquire_many`](Semaphore::acquire_many).
+    pub fn acquire(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        self.acquire_many(1)
+    }
+
+    /// Takes a permit if one is free; `None` where none is. A fair one is not free as long as somebody waits.
+    ///
+    /// # Errors
+    /// As [`acquire_many`](Semaphore::acquire_many), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`acquire_many`](Semaphore::acquire_many).
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        self.try_acquire_many(1)
+    }
+
+    /// Waits for so many permits and takes them together, on one lease: for ever, unless [`wait`](Semaphore::wait) says
+    /// otherwise.
+    ///
+    /// A task that waits for permits while it holds some of the same semaphore may wait for itself.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Invalid`] also for no permit, or more than the limit; and
+    /// [`Error::Unsupported`] on a store that cannot count permits.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
+    pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        self.setup.ask(self.share(permits)).wait()
+    }
+
+    /// Takes so many permits if they are free; `None` where they are not. Fair ones are not free as long as somebody waits.
+    ///
+    /// # Errors
+    /// As [`acquire_many`](Semaphore::acquire_many), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`acquire_many`](Semaphore::acquire_many).
+    pub fn try_acquire_many(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        self.setup.ask(self.share(permits)).attempt()
+    }
+
+    fn share(&self, take: u32) -> Result<Share> {
+        let permits = Permits::new(take, self.limit)?;
+        Ok(Share::Permits(if self.barging { permits.barging() } else { permits }))
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.setup.fmt_as("Semaphore", f)
+    }
+}

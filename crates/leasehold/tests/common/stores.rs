@@ -1,0 +1,74 @@
+//! Claims that hold on every store: two clients of one store, on `memory:` with paused time and on `file:`.
+
+use std::sync::Arc;
+
+use leasehold::store::memory::Memory;
+use leasehold::{Clock, Locks, Status, Store};
+
+use super::{client, ms, paused_runtime, secs};
+
+/// Runs the claim for two clients of each store, and sees that nothing is left of it.
+pub(crate) fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
+    let checked = async |a: Locks, b: Locks| {
+        // So that whoever waits for itself is found out.
+        tokio::time::timeout(secs(120), claim(a.clone(), b.clone())).await.expect("it comes to its end");
+        a.settled().await;
+        b.settled().await;
+        let left = a.list("", 10).await.unwrap();
+        assert!(left.is_empty(), "left in the store: {left:#?}");
+    };
+    paused_runtime().block_on(async {
+        let store = Arc::new(Memory::new(Clock::tokio()));
+        checked(client(&store, "a"), client(&store, "b")).await;
+    });
+    #[cfg(all(feature = "file", target_os = "linux"))]
+    {
+        let home = super::home_in_memory("stores");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let a = on_disk(home.path(), "a").await;
+            checked(a, on_disk(home.path(), "b").await).await;
+        });
+    }
+}
+
+/// A client with a file store of its own, as in another process.
+#[cfg(all(feature = "file", target_os = "linux"))]
+pub(crate) async fn on_disk(path: &std::path::Path, owner: &str) -> Locks {
+    client(&Arc::new(leasehold::store::file::File::open(path).await.unwrap()), owner)
+}
+
+/// Returns when so many wait for a name in the store.
+pub(crate) async fn in_line(locks: &Locks, name: &str, count: usize) -> Status {
+    let since = tokio::time::Instant::now();
+    loop {
+        let status = locks.inspect(name).await.unwrap();
+        if let Some(status) = &status
+            && status.waiters.len() == count
+        {
+            return status.clone();
+        }
+        assert!(since.elapsed() < secs(10), "not {count} in line for {name}: {status:?}");
+        tokio::time::sleep(ms(1)).await;
+    }
+}
+
+/// As a future that somebody waits for: in a task of its own, and in line before this returns.
+pub(crate) async fn waiting<T: Send + 'static>(
+    locks: &Locks,
+    name: &str,
+    request: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let before = locks.inspect(name).await.unwrap().map_or(0, |status| status.waiters.len());
+    let task = tokio::spawn(request);
+    in_line(locks, name, before + 1).await;
+    task
+}
+
+/// A store that can do no more than exclude, and says so.
+pub(crate) fn plain_client() -> (Arc<super::Moody>, Locks) {
+    let store = super::Moody::new(Clock::tokio());
+    store.is_plain.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(!store.capabilities().shared);
+    (store.clone(), client(&store, "a"))
+}
