@@ -209,6 +209,14 @@ pub struct Grant {
     pub valid_until: Deadline,
 }
 
+impl Grant {
+    /// Whether a ticket with this fence, if it has one, may be of this grant.
+    pub(crate) fn has(&self, fence: Option<Fence>) -> bool {
+        let last = self.fence.get() + u64::from(self.fences.saturating_sub(1));
+        fence.is_none_or(|fence| (self.fence.get()..=last).contains(&fence.get()))
+    }
+}
+
 /// The answer to a claim.
 #[derive(Debug, Clone)]
 pub enum Acquired {
@@ -229,7 +237,7 @@ pub struct Busy {
     pub waiters: usize,
 }
 
-/// The answer to a renewal.
+/// The answer to a renewal, and to a detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
     /// The holder may believe in it until then.

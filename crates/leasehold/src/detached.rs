@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use crate::claim::{Grant, Names, Released, Renewed, Ticket};
 use crate::clock::Deadline;
-use crate::error::{Error, Result};
-use crate::event::Loss;
+use crate::error::{Error, Result, Short};
+use crate::event::{Event, Loss};
 use crate::fence::Fence;
 use crate::janitor::Errand;
 use crate::locks::Client;
 use crate::sync::Arc;
+use crate::tenancy::Tenancy;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
 /// A lock that is held and not kept: for a script that takes it in one process, extends it in another and lets go in a
-/// third.
+/// third. It is taken as such ([`Mutex::lock_detached`](crate::Mutex::lock_detached)), or made of a lease that was kept until
+/// then ([`Lease::detach`](crate::Lease::detach)).
 ///
 /// No task renews it and none watches it. It ends with its TTL unless it is [extended](Detached::extend), and whoever knows
 /// its name and its [token](Detached::token) may extend or [release](Detached::release) it. So its loss is no event: the
@@ -47,7 +49,7 @@ use crate::ttl::Ttl;
 /// Invariants:
 /// - `valid_until` is what the store has proven to *this* value: the claim may last longer, never less, unless it is
 ///   released or evicted;
-/// - it is withdrawn where it is dropped on its way to its taker, or on its way back to the store; never else.
+/// - it is withdrawn where it is dropped on its way to its taker, from its keeper, or back to the store; never else.
 #[must_use = "it stays taken until its TTL is over: keep its token, or release it"]
 pub struct Detached {
     client: Arc<Client>,
@@ -67,7 +69,7 @@ enum Stage {
     Arriving,
     /// It lives without this process.
     Loose,
-    /// A release has been sent, and not answered.
+    /// A release has been sent and not answered; or its keeper has let go of it, and the store has not said that it lives on.
     Leaving,
 }
 
@@ -81,6 +83,19 @@ impl Detached {
             valid_until: Some(grant.valid_until),
             longest_ttl: ttl,
             stage: Stage::Arriving,
+        }
+    }
+
+    /// One that was kept until now, and is given back unless it [settles](Detached::settle).
+    pub(crate) fn leaving_its_keeper(tenancy: &Tenancy, fence: Fence, since: Deadline) -> Self {
+        Detached {
+            client: tenancy.client.clone(),
+            // Of the grant's fences, this is the one that its holder was given.
+            ticket: Ticket { fence: Some(fence), ..tenancy.ticket.clone() },
+            since: Some(since),
+            valid_until: Some(tenancy.valid_until()),
+            longest_ttl: tenancy.longest_ttl(),
+            stage: Stage::Leaving,
         }
     }
 
@@ -236,6 +251,45 @@ impl Detached {
         Ok(self)
     }
 
+    /// Has the store keep it without its client, for this TTL from now.
+    pub(crate) async fn settle(mut self, ttl: Ttl) -> Result<Self> {
+        self.longest_ttl = self.longest_ttl.max(ttl);
+        let answer = {
+            let _pending = self.client.closing.pending(self.errand());
+            self.client.in_time(self.client.store.detach(&self.ticket, ttl)).await
+        };
+        // Whoever closed the client may have had it withdrawn.
+        self.client.check_open()?;
+        let unknown = |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "detach", why });
+        // What is not settled stays `Leaving`, so its drop has it withdrawn.
+        match answer {
+            Ok(Renewed::Until(deadline)) if deadline <= self.client.clock().now() => {
+                unknown(self.names(), "it was answered after the new deadline".into())
+            }
+            Ok(Renewed::Until(deadline)) => {
+                self.valid_until = Some(deadline);
+                self.stage = Stage::Loose;
+                Ok(self)
+            }
+            Ok(Renewed::Lost(reason)) => {
+                let reason = if self.remaining().is_zero() { Loss::Expired } else { reason };
+                self.stage = Stage::Loose;
+                self.report_lost(reason);
+                Err(self.lost(reason))
+            }
+            Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What only a keeper could do cannot be asked of it.
+    pub(crate) fn refuse_max_hold(max_hold: Option<Duration>) -> Result<()> {
+        let Some(max_hold) = max_hold else { return Ok(()) };
+        let why =
+            "nobody keeps a detached lease, so nobody could end it then; it ends with its TTL, so set that";
+        Err(Error::invalid("max_hold", Short(max_hold).to_string(), why))
+    }
+
     /// Asks the store to renew, and takes its answer.
     async fn renew(&mut self, ttl: Ttl) -> Result<()> {
         self.longest_ttl = self.longest_ttl.max(ttl);
@@ -265,6 +319,14 @@ impl Detached {
     fn errand(&self) -> Errand {
         // Its acquire was answered, and a renewal that comes late makes nothing again.
         Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl, late: false }
+    }
+
+    /// Of one that was kept until now: the loss of that is an event.
+    fn report_lost(&self, reason: Loss) {
+        if let (Some(fence), Some(since)) = (self.fence(), self.since) {
+            let held = self.client.clock().now().since(since);
+            self.client.events.emit(Event::Lost { names: self.names().clone(), fence, reason, held });
+        }
     }
 
     fn report_released(&self) {

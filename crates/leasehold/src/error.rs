@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Busy`](Error::Busy) | no, somebody else has it | wait longer, or come back |
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
 /// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
-/// | [`Unknown`](Error::Unknown) | after `release`: no; after `extend`: as before | nothing, or extend again |
+/// | [`Unknown`](Error::Unknown) | after `release` and `detach`: no; after `extend`: as before | nothing, or extend again |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
 /// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
@@ -58,12 +58,12 @@ pub enum Error {
         why: String,
     },
 
-    /// A release or an extension without an answer: it may or may not have been executed.
+    /// A release, an extension or a detach without an answer: it may or may not have been executed.
     #[error("{}", UnknownText { names, what, why })]
     Unknown {
         /// What was held.
         names: Names,
-        /// The operation: `release`, `release detached` or `extend`.
+        /// The operation: `release`, `release detached`, `extend` or `detach`.
         what: &'static str,
         /// What was seen.
         why: String,
@@ -196,6 +196,11 @@ impl fmt::Display for UnknownText<'_> {
                 f,
                 "whether the lease on {names} was extended is unknown ({why}); it lasts as long as it did before, so \
                  look at what remains, or try again"
+            ),
+            "detach" => write!(
+                f,
+                "whether the lease on {names} was detached is unknown ({why}); it is held no more, and is being given \
+                 back in the background"
             ),
             "release detached" => write!(
                 f,

@@ -8,6 +8,7 @@ use crate::claim::Names;
 #[cfg(not(shuttle))]
 use crate::clock::Clock;
 use crate::clock::Deadline;
+use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
@@ -172,6 +173,36 @@ impl Lease {
         let end = Box::pin(held.release(self.proof.fence)).await;
         report.is_due = !matches!(end, Err(Error::Lost { .. }));
         end
+    }
+
+    /// Has the lock outlive this client and its process: for this TTL from now, by the store's clock, and no longer unless it
+    /// is [extended](Detached::extend). There is no gap: nobody else gets it in between. A TTL below what the lease has left
+    /// shortens it. (A renewal that is still on its way to the store may make it last for one TTL of the lease.)
+    ///
+    /// From this call on the lease itself is over: nobody renews it, and its proofs say [`Loss::Released`]. What comes back has
+    /// its fence.
+    ///
+    /// # Errors
+    /// Whatever the error, the lock is held no more, and what may be left of it is given back. [`Error::Lost`] where the lease
+    /// had ended before; [`Error::Unknown`] where no answer came within 5 s; [`Error::Refused`] when the store says so;
+    /// [`Error::Invalid`] for a bad TTL, and where a `max_hold` is set, which nobody would be there to enforce;
+    /// [`Error::Closed`] where the client was closed meanwhile.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, the lock is given back in the background. Once it has given the detached lease, that stays until
+    /// it is released or its TTL is over.
+    pub async fn detach(mut self, ttl: Duration) -> Result<Detached> {
+        let ttl = Ttl::new(ttl)?;
+        Detached::refuse_max_hold(self.proof.tenancy.max_hold())?;
+        let reason = self.proof.loss();
+        let baton = match (reason, self.baton.take_if(|_| reason.is_none())) {
+            (None, Some(baton)) => baton,
+            (reason, _) => return Err(self.proof.tenancy.lost(reason.unwrap_or(Loss::Released))),
+        };
+        self.proof.tenancy.let_go();
+        let leaving = baton.held.set_loose(self.proof.fence, self.proof.since)?;
+        // Boxed: few leases need it.
+        Box::pin(leaving.settle(ttl)).await
     }
 
     /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped). Where the work

@@ -24,7 +24,7 @@
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
-//!   extends or releases it.
+//!   extends or releases it. It is taken as such, or made of a [`Lease`] by [`detach`](Lease::detach).
 //! - [`Error`] keeps busy, lost, unreachable, unknown and the rest apart, and says what to do.
 //! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
 //!   (names in the documentation of [`event`]).

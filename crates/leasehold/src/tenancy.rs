@@ -13,6 +13,7 @@ use tokio::sync::futures::Notified;
 
 use crate::claim::{Grant, Names, Released, Renewed, Ticket};
 use crate::clock::{Clock, Deadline};
+use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
 use crate::fence::Fence;
@@ -42,7 +43,7 @@ pub(crate) struct Tenancy {
     /// `max_hold` in force: past this it is lost.
     hold_end: Deadline,
     ttl_ms: AtomicU64,
-    /// The longest TTL ever asked for: so long the store may remember it, whatever was answered.
+    /// The longest TTL ever asked for.
     longest_ttl_ms: AtomicU64,
     valid_until_ns: AtomicU64,
     /// 0 while it lasts, then the code of a `Loss`.
@@ -101,6 +102,11 @@ impl Tenancy {
             None => self.valid_until().since(now),
             Some(_) => Duration::ZERO,
         }
+    }
+
+    /// The cap on holding, where there is one.
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        (self.hold_end < Deadline::FAR).then(|| self.hold_end.since(self.granted_at))
     }
 
     pub(crate) fn is_capped(&self) -> bool {
@@ -238,12 +244,13 @@ impl Tenancy {
         Error::Lost { names: self.names().clone(), reason }
     }
 
+    /// So long the store may remember it, whatever was answered.
+    pub(crate) fn longest_ttl(&self) -> Ttl {
+        Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire))
+    }
+
     fn errand(&self, late: bool) -> Errand {
-        Errand {
-            ticket: self.ticket.clone(),
-            ttl: Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire)),
-            late,
-        }
+        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl(), late }
     }
 
     /// Has the claim withdrawn in the background.
@@ -311,6 +318,19 @@ impl Held {
             self.tenancy.client.hall.vacate(&self.tenancy);
         }
         ends
+    }
+
+    /// Gives the claim out of the keeper's hands. What comes back has it to take care of from here on.
+    pub(crate) fn set_loose(self, fence: Fence, since: Deadline) -> Result<Detached> {
+        let tenancy = &self.tenancy;
+        if !tenancy.finish(Loss::Released) {
+            return Err(tenancy.lost(tenancy.end().unwrap_or(Loss::Expired)));
+        }
+        tenancy.client.keeper.forget(tenancy);
+        let leaving = Detached::leaving_its_keeper(tenancy, fence, since);
+        // The next local task waits for it in the store, as everybody else does.
+        tenancy.client.hall.vacate(tenancy);
+        Ok(leaving)
     }
 
     /// Gives the claim back to the store.

@@ -112,6 +112,24 @@ fn a_detached_lease_is_taken_up_again_and_let_go() {
 }
 
 #[test]
+fn a_kept_lease_is_detached() {
+    let locks = blocking::connect("memory:").unwrap();
+    let lease = locks.mutex("x").lock().unwrap();
+    let fence = lease.fence();
+    let lease = lease.detach(Duration::from_secs(60)).unwrap();
+    assert!(lease.fence() == Some(fence) && lease.remaining() > Duration::from_secs(50));
+    let note = lease.token().expose().to_owned();
+    drop(lease);
+    locks.settled().unwrap();
+    assert!(locks.mutex("x").try_lock().unwrap().is_none());
+    locks.detached("x", Token::parse(&note).unwrap()).unwrap().release().unwrap();
+    let refused = locks.mutex("x").lock().unwrap().detach(Duration::ZERO);
+    assert!(matches!(refused, Err(Error::Invalid { what: "TTL", .. })));
+    locks.settled().unwrap();
+    assert!(locks.mutex("x").try_lock().unwrap().is_some());
+}
+
+#[test]
 fn readers_share_and_permits_add_up() {
     let locks = blocking::connect("memory:").unwrap();
     let rwlock = locks.rwlock("x").wait(Duration::from_millis(10));

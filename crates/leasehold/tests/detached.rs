@@ -1,4 +1,5 @@
-//! Leases that nobody keeps: taken by one client, extended and let go by another, ended by their TTL.
+//! Leases that nobody keeps: taken as such or made of one that was kept, extended and let go by another client, ended by
+//! their TTL.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,6 +7,7 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use common::stores::{in_line, on_every_store, waiting};
 use common::{Mood, Moody, client, ms, paused_runtime, secs, two_clients};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Detached, Error, Event, Fence, Locks, Loss, Name, Options, Owner, Store, Token};
@@ -392,4 +394,281 @@ async fn its_secret_is_not_shown() {
         assert!(!text.contains(&secret) && !text.contains(&secret[..8]), "{text}");
     }
     assert!(format!("{lease:?}").contains("nightly@web-3"), "{lease:?}");
+}
+
+#[test]
+fn a_kept_lease_goes_on_without_a_gap_for_whoever_has_its_token() {
+    on_every_store(|a, b| async move {
+        let lease = a.mutex("x").lock().await.unwrap();
+        let (fence, proof) = (lease.fence(), lease.proof());
+        let next = waiting(&b, "x", b.mutex("x").lock()).await;
+        let detached = lease.detach(secs(60)).await.unwrap();
+        assert_eq!(proof.loss(), Some(Loss::Released), "the lease itself is over");
+        assert!(detached.remaining() > secs(55) && detached.remaining() < secs(60));
+        assert_eq!(detached.fence(), Some(fence));
+        let status = b.inspect("x").await.unwrap().unwrap();
+        assert_eq!(
+            (status.holders[0].fence, status.waiters.len()),
+            (Some(fence), 1),
+            "nobody came in between"
+        );
+        let mut again = taken_up(&b, &detached).with_fence(fence);
+        // What its client does now is nothing to it.
+        drop(detached);
+        a.settled().await;
+        a.close().await;
+        again.extend(secs(90)).await.unwrap();
+        assert!(again.remaining() > secs(80));
+        again.release().await.unwrap();
+        let next = next.await.unwrap().unwrap();
+        assert!(next.fence() > fence);
+        next.release().await.unwrap();
+    });
+}
+
+#[test]
+fn it_lasts_for_as_long_as_was_said_from_then_and_who_waits_hears_of_it() {
+    on_every_store(|a, b| async move {
+        // The leases would have had 30 s, and those who wait would not look for 10.
+        let lease = a.mutex("x").lock().await.unwrap();
+        let next = waiting(&b, "x", b.mutex("x").lock()).await;
+        let semaphore = a.semaphore("y", 2);
+        let (one, two) = (semaphore.acquire().await.unwrap(), semaphore.acquire().await.unwrap());
+        let much = waiting(&b, "y", b.semaphore("y", 2).acquire_many(2)).await;
+        let barging = waiting(&b, "y", b.semaphore("y", 2).barging().acquire()).await;
+        let started = tokio::time::Instant::now();
+        let detached = lease.detach(ms(300)).await.unwrap();
+        let permit = one.detach(ms(300)).await.unwrap();
+        assert!(detached.remaining() < ms(300), "{:?}", detached.remaining());
+        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "still held");
+        let next = next.await.unwrap().unwrap();
+        let barging = barging.await.unwrap().unwrap();
+        let waited = started.elapsed();
+        assert!(waited >= ms(300) && waited < secs(5), "{waited:?}");
+        assert_eq!(loss(detached.release().await), Loss::Gone);
+        assert_eq!(loss(permit.release().await), Loss::Gone);
+        for lease in [next, barging, two] {
+            lease.release().await.unwrap();
+        }
+        much.await.unwrap().unwrap().release().await.unwrap();
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_new_ttl_counts_to_the_millisecond_and_nobody_renews_it() {
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    for (ttl, then) in [(secs(30), secs(2)), (secs(1), secs(40))] {
+        let lease = locks.mutex("x").ttl(ttl).lock().await.unwrap();
+        tokio::time::sleep(ttl / 2).await;
+        let renewals = store.renewals.load(Ordering::SeqCst);
+        assert!(renewals > 0);
+        let detached = lease.detach(then).await.unwrap();
+        assert_eq!(detached.remaining(), then - then / 100 - ms(2));
+        tokio::time::sleep(then - ms(1)).await;
+        assert!(!is_free(&locks, "x").await);
+        tokio::time::sleep(ms(1)).await;
+        assert!(is_free(&locks, "x").await);
+        assert_eq!(store.renewals.load(Ordering::SeqCst), renewals);
+        store.renewals.store(0, Ordering::SeqCst);
+    }
+}
+
+/// What was passed on has a later fence of the grant's block, and that is the one its user wrote down.
+#[tokio::test(start_paused = true)]
+async fn one_that_was_passed_on_keeps_its_own_fence() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let held = a.mutex("x").lock().await.unwrap();
+    let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(a.mutex("x").lock())).collect();
+    tokio::time::sleep(ms(1)).await;
+    held.release().await.unwrap();
+    let mut tasks = tasks.into_iter();
+    let first = tasks.next().unwrap().await.unwrap().unwrap();
+    let granted = first.fence();
+    first.release().await.unwrap();
+    let passed = tasks.next().unwrap().await.unwrap().unwrap();
+    assert_eq!(passed.fence(), granted.plus(1).unwrap());
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 2, "of the same grant");
+    let fence = passed.fence();
+    let detached = passed.detach(secs(60)).await.unwrap();
+    assert_eq!(detached.fence(), Some(fence));
+    taken_up(&b, &detached).with_fence(fence).extend(secs(90)).await.unwrap();
+    assert_eq!(loss(taken_up(&b, &detached).with_fence(granted).extend(secs(90)).await), Loss::Taken);
+    // The third is served after it, and not before.
+    let last = tasks.next().unwrap();
+    in_line(&b, "x", 1).await;
+    detached.release().await.unwrap();
+    assert!(last.await.unwrap().unwrap().fence() > fence);
+}
+
+#[test]
+fn readers_and_permits_are_detached_like_any_other() {
+    on_every_store(|a, b| async move {
+        let semaphore = a.semaphore("x", 3);
+        let two = semaphore.acquire_many(2).await.unwrap().detach(secs(60)).await.unwrap();
+        let one = semaphore.acquire().await.unwrap();
+        assert!(semaphore.try_acquire().await.unwrap().is_none(), "four of three");
+        taken_up(&b, &two).release().await.unwrap();
+        semaphore.try_acquire_many(2).await.unwrap().unwrap().release().await.unwrap();
+        one.release().await.unwrap();
+        let reader = a.rwlock("x").read().await.unwrap().detach(secs(60)).await.unwrap();
+        b.rwlock("x").read().await.unwrap().release().await.unwrap();
+        assert!(b.rwlock("x").try_write().await.unwrap().is_none());
+        taken_up(&b, &reader).release().await.unwrap();
+        assert!(is_free(&b, "x").await);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_detached_is_given_back() {
+    let store = Moody::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
+        ("detach", "silent") => Mood::Hangs,
+        ("detach", "failing") => Mood::Fails,
+        ("detach", "slow") => Mood::Slow(2_000),
+        _ => Mood::Well,
+    });
+    let locks = client(&store, "a");
+    let error = locks.mutex("x").lock().await.unwrap().detach(ms(1)).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { what: "TTL", .. }), "{error:?}");
+    locks.settled().await;
+    assert!(is_free(&locks, "x").await);
+    let capped = locks.mutex("x").max_hold(secs(60)).lock().await.unwrap();
+    let error = capped.detach(secs(10)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid max_hold `60 s`: nobody keeps a detached lease, so nobody could end it then; it ends with its TTL, so \
+         set that"
+    );
+    locks.settled().await;
+    assert!(is_free(&locks, "x").await);
+    for name in ["silent", "failing"] {
+        let lease = locks.mutex(name).lock().await.unwrap();
+        let started = tokio::time::Instant::now();
+        let error = lease.detach(secs(600)).await.unwrap_err();
+        assert!(started.elapsed() <= secs(5));
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("whether the lease on `{name}` was detached is unknown (")),
+            "{text}"
+        );
+        assert!(text.ends_with("; it is held no more, and is being given back in the background"), "{text}");
+        locks.settled().await;
+        assert!(is_free(&locks, name).await);
+    }
+    // Over before it got there; and not.
+    let lease = locks.mutex("slow").ttl(secs(1)).no_renewal().lock().await.unwrap();
+    assert_eq!(loss(lease.detach(secs(60)).await.map(drop)), Loss::Expired);
+    let lease = locks.mutex("slow").ttl(secs(3)).lock().await.unwrap();
+    lease.detach(secs(60)).await.unwrap().release().await.unwrap();
+    // Detached, and over before it was told so.
+    store.renewal_late_ms.store(200, Ordering::SeqCst);
+    let error = locks.mutex("x").lock().await.unwrap().detach(ms(100)).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Unknown { what: "detach", why, .. } if why.contains("the new deadline")),
+        "{error:?}"
+    );
+    store.renewal_late_ms.store(0, Ordering::SeqCst);
+    locks.settled().await;
+    // Gone meanwhile: taken by another, evicted and not known to be, evicted and known to be.
+    let lease = locks.mutex("x").lock().await.unwrap();
+    locks.evict("x").await.unwrap();
+    let other = client(&store, "b").mutex("x").lock().await.unwrap();
+    assert_eq!(loss(lease.detach(secs(60)).await.map(drop)), Loss::Taken);
+    other.release().await.unwrap();
+    let lease = locks.mutex("x").lock().await.unwrap();
+    locks.evict("x").await.unwrap();
+    assert_eq!(loss(lease.detach(secs(60)).await.map(drop)), Loss::Deleted);
+    let lease = locks.mutex("x").lock().await.unwrap();
+    locks.evict("x").await.unwrap();
+    lease.lost().await;
+    assert_eq!(loss(lease.detach(secs(60)).await.map(drop)), Loss::Deleted);
+    // Closed while it is on its way.
+    let lease = locks.mutex("slow").lock().await.unwrap();
+    let detaching = tokio::spawn(lease.detach(secs(600)));
+    tokio::time::sleep(secs(1)).await;
+    locks.close().await;
+    assert!(matches!(detaching.await.unwrap(), Err(Error::Closed)));
+    client(&store, "b").mutex("slow").wait(secs(1)).lock().await.unwrap().release().await.unwrap();
+}
+
+#[test]
+fn a_detach_is_no_event_and_its_failure_is_the_end_of_a_lease() {
+    let heard: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+    let notes = heard.clone();
+    paused_runtime().block_on(async {
+        let options = Options::default().on_event(move |event| {
+            notes.lock().unwrap().push(match event {
+                Event::Acquired { .. } => "acquired",
+                Event::Released { held, .. } if held == secs(2) => "released",
+                Event::Lost { reason: Loss::Deleted, held, .. } if held == secs(1) => "lost",
+                _ => "something else",
+            });
+            async {}
+        });
+        let store = Moody::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
+            ("detach", "slow") => Mood::SlowlyFails(1_000),
+            _ => Mood::Well,
+        });
+        let locks = options.over(store).unwrap();
+        let kept = async |name: &str| {
+            let lease = locks.mutex(name).lock().await.unwrap();
+            tokio::time::sleep(secs(1)).await;
+            lease
+        };
+        let detached = kept("x").await.detach(secs(60)).await.unwrap();
+        tokio::time::sleep(secs(1)).await;
+        detached.release().await.unwrap();
+        drop(kept("x").await.detach(secs(60)).await.unwrap());
+        locks.evict("x").await.unwrap();
+        let lease = kept("x").await;
+        locks.evict("x").await.unwrap();
+        assert_eq!(loss(lease.detach(secs(60)).await.map(drop)), Loss::Deleted);
+        assert!(matches!(kept("slow").await.detach(secs(60)).await, Err(Error::Unknown { .. })));
+        locks.close().await;
+    });
+    let heard = heard.lock().unwrap().clone();
+    assert_eq!(heard, ["acquired", "released", "acquired", "acquired", "lost", "acquired", "released"]);
+}
+
+/// Holds two locks, detaches one of them, and is killed.
+#[cfg(all(feature = "file", target_os = "linux"))]
+#[test]
+fn worker() {
+    common::worker::play(|_, home| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locks = common::stores::on_disk(home, "worker").await;
+            let _kept = locks.mutex("kept").ttl(secs(600)).lock().await.unwrap();
+            let lease = locks.mutex("x").ttl(secs(600)).lock().await.unwrap();
+            let lease = lease.detach(secs(300)).await.unwrap();
+            common::worker::say(format!("{} {}", lease.token().expose(), lease.fence().unwrap()));
+            common::worker::listen();
+        });
+    });
+}
+
+#[cfg(all(feature = "file", target_os = "linux"))]
+#[tokio::test]
+async fn it_stays_when_the_process_is_killed_that_had_kept_it() {
+    let home = common::home("detach");
+    let mut worker = common::worker::Worker::start("hold", home.path());
+    let said = worker.hear();
+    let (token, fence) = said.split_once(' ').unwrap();
+    let fence = Fence::new(fence.parse().unwrap()).unwrap();
+    let locks = common::stores::on_disk(home.path(), "test").await;
+    assert!(!is_free(&locks, "kept").await && !is_free(&locks, "x").await);
+    let next = waiting(&locks, "x", locks.mutex("x").lock()).await;
+    drop(worker);
+    // The one goes with its process, the other does not.
+    let kept = locks.mutex("kept").wait(secs(30)).lock().await.unwrap();
+    kept.release().await.unwrap();
+    let status = locks.inspect("x").await.unwrap().unwrap();
+    assert_eq!((status.holders.len(), status.waiters.len()), (1, 1), "{status:?}");
+    assert_eq!(status.holders[0].fence, Some(fence));
+    assert!(status.holders[0].remaining < secs(300), "{status:?}");
+    let mut lease = locks.detached("x", Token::parse(token).unwrap()).unwrap().with_fence(fence);
+    lease.extend(secs(60)).await.unwrap();
+    lease.release().await.unwrap();
+    assert!(next.await.unwrap().unwrap().fence() > fence);
 }

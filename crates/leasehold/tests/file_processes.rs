@@ -459,6 +459,10 @@ impl Store for Noted {
         self.store.release(ticket).await
     }
 
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        self.store.detach(ticket, ttl).await
+    }
+
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         self.store.convert(ticket, to).await
     }

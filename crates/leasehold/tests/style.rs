@@ -103,7 +103,10 @@ fn public_types_are_send_and_sync() {
         send(locks.mutex("x").lock());
         send(locks.mutex("x").try_lock());
         send(locks.mutex("x").run(|lease| async move { lease.lost().await }));
-        send(async move { lease.extend(std::time::Duration::ZERO).await });
+        send(async move {
+            lease.extend(std::time::Duration::ZERO).await?;
+            lease.detach(std::time::Duration::ZERO).await
+        });
         send(locks.rwlock("x").read());
         send(locks.rwlock("x").try_read());
         send(locks.rwlock("x").write());

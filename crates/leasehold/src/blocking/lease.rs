@@ -44,6 +44,12 @@ impl Lease {
         self.engine.block_on(self.inner.extend(ttl))?
     }
 
+    /// Has the lock outlive this client and its process, for this TTL from now. See [`crate::Lease::detach`].
+    pub fn detach(self, ttl: Duration) -> Result<Detached> {
+        let inner = self.engine.block_on(self.inner.detach(ttl))??;
+        Ok(Detached { inner, engine: self.engine })
+    }
+
     /// Does the work on this thread, and lets go. Work that is not async cannot be cancelled: long work looks at
     /// [`Proof::is_valid`] before each step that matters.
     ///

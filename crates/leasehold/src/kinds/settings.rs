@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached};
 use crate::claim::Share;
 use crate::detached::Detached;
-use crate::error::{Error, Result, Short};
+use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::locks::Client;
 use crate::name::Name;
@@ -208,11 +208,6 @@ fn free<T>(outcome: Outcome<T>) -> Option<T> {
 }
 
 fn for_detached(request: Arc<Request>) -> Result<Arc<Request>> {
-    match request.terms.max_hold {
-        None => Ok(request),
-        Some(max_hold) => {
-            let why = "nobody keeps a detached lease, so nobody could end it then; it ends with its TTL, so set that";
-            Err(Error::invalid("max_hold", Short(max_hold).to_string(), why))
-        }
-    }
+    Detached::refuse_max_hold(request.terms.max_hold)?;
+    Ok(request)
 }

@@ -240,6 +240,15 @@ impl Store for Faulty {
         .await
     }
 
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        let (names, ticket) = (ticket.names.clone(), ticket.clone());
+        self.call("detach", &names, true, move |store| {
+            let ticket = ticket.clone();
+            Box::pin(async move { store.detach(&ticket, ttl).await })
+        })
+        .await
+    }
+
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let (names, ticket) = (ticket.names.clone(), ticket.clone());
         self.call("convert", &names, true, move |store| {

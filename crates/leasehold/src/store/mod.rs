@@ -34,7 +34,8 @@ use crate::ttl::Ttl;
 /// without an expiry, or at which a check and what follows from it come apart.
 ///
 /// **Time.** A `valid_until` is counted on [`clock`](Store::clock) from before the request that proves it was
-/// sent, plus [`Ttl::validity`]. Neither renewal nor a repeated acquire ever shortens a claim.
+/// sent, plus [`Ttl::validity`]. Neither renewal nor a repeated acquire ever shortens a claim; a [`detach`](Store::detach)
+/// sets its end, once.
 ///
 /// **Bounded.** Each call ends within the store's own operation time-out (an acquire: beyond its wait): a few seconds at
 /// most, and well below the TTLs in use.
@@ -50,7 +51,8 @@ use crate::ttl::Ttl;
 /// changes.
 ///
 /// **Detached.** A claim that is [`detached`](Claim::detached) ends by its TTL, a release or an eviction, never because its
-/// client is gone. Any client renews and releases it, by a ticket that may lack the fence.
+/// client is gone. Any client renews and releases it, by a ticket that may lack the fence, and that says
+/// [`Share::Exclusive`] where the share is not known.
 ///
 /// **Dropped futures.** Dropping a call's future leaves its outcome unknown; the client then releases the
 /// ticket, so a store need not clean up by itself. A future that is dropped after others joined the same
@@ -75,6 +77,14 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Gives up a claim, whether held or waiting.
     async fn release(&self, ticket: &Ticket) -> Result<Released>;
+
+    /// Has a held claim go on without its client, and without a gap: from now on it is [`detached`](Claim::detached), and it
+    /// ends this TTL from now, be that later or sooner than it would have. A claim that is gone is `Lost`, never made again.
+    ///
+    /// One that is detached already is renewed: nothing is shortened a second time, so that a late duplicate takes nothing
+    /// from whoever extended it since. The ticket proves token and fence; its fence may be any of the grant's, and is from
+    /// now on the only one.
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed>;
 
     /// Changes the share of a held claim without a gap. It never waits: what does not fit is `Refused`.
     ///

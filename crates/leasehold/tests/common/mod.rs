@@ -152,7 +152,7 @@ pub(crate) struct Moody {
     pub(crate) is_plain: AtomicBool,
     /// How late a granted acquire is answered.
     pub(crate) grant_late_ms: AtomicU64,
-    /// How late a renewal is answered.
+    /// How late a renewal or a detach is answered.
     pub(crate) renewal_late_ms: AtomicU64,
     /// So many renewals fail before one is let through.
     pub(crate) failing_renewals: AtomicU64,
@@ -258,6 +258,14 @@ impl Store for Moody {
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
         self.mood("release", ticket.names.first().as_str()).await?;
         self.inner.release(ticket).await
+    }
+
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        self.mood("detach", ticket.names.first().as_str()).await?;
+        let answer = self.inner.detach(ticket, ttl).await;
+        let late = ms(self.renewal_late_ms.load(Ordering::SeqCst));
+        self.clock().sleep_until(self.clock().now().plus(late)).await;
+        answer
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {

@@ -155,6 +155,15 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             finished.is_some()
         })
     }),
+    ("detach", |it, cut| {
+        Box::pin(async move {
+            let lease = it.a.mutex("x").lock().await.unwrap();
+            let proof = lease.proof();
+            let detached = cut.off(it, lease.detach(secs(60))).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            and_back(detached).await
+        })
+    }),
     ("extend", |it, cut| {
         Box::pin(async move {
             let lease = it.a.mutex("x").lock().await.unwrap();

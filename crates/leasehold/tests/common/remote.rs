@@ -169,6 +169,10 @@ impl Store for Remote {
         self.0.ask(("release", ticket.clone())).await?
     }
 
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        self.0.ask(("detach", (ticket.clone(), ttl))).await?
+    }
+
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         self.0.ask(("convert", (ticket.clone(), to))).await?
     }
@@ -280,6 +284,7 @@ async fn answer(store: Arc<dyn Store>, id: u64, call: Vec<u8>) -> Vec<u8> {
         "acquire" => frame(id, &store.acquire(&Wire::take(from)).await),
         "renew" => frame(id, &store.renew(&Vec::take(from)).await),
         "release" => frame(id, &store.release(&Wire::take(from)).await),
+        "detach" => frame(id, &store.detach(&Wire::take(from), Wire::take(from)).await),
         "convert" => frame(id, &store.convert(&Wire::take(from), Wire::take(from)).await),
         "inspect" => frame(id, &store.inspect(&Wire::take(from)).await),
         "list" => frame(id, &store.list(&String::take(from), Wire::take(from)).await),

@@ -14,6 +14,10 @@ cases! {
     a_token_at_another_name_holds_nothing: OnlyTheHolder, always;
     a_detached_claim_is_renewed_and_released_by_whoever_has_its_token: OnlyTheHolder, always;
     a_detached_claim_outlives_its_client_and_not_its_ttl: NoDeadlockByDeath, always;
+    a_held_claim_is_detached_for_as_long_as_is_said_from_then: NoDeadlockByDeath, always;
+    a_detach_proves_token_and_fence_and_makes_nothing_again: OnlyTheHolder, |can| can.fenced;
+    a_late_duplicate_of_a_detach_takes_nothing_away: NeverBelieveLonger, always;
+    any_fence_of_a_block_detaches_and_is_then_the_only_one: OnlyTheHolder, |can| can.fence_blocks;
     a_dead_holder_is_free_within_its_ttl: NoDeadlockByDeath, always;
     the_store_excludes_for_as_long_as_the_holder_may_believe: NeverBelieveLonger, always;
     a_renewal_moves_the_deadline_and_never_shortens_it: NeverBelieveLonger, always;
@@ -95,7 +99,7 @@ async fn a_token_at_another_name_holds_nothing(t: &Trial<'_>) {
 }
 
 /// Takes a name for longer than this client lives.
-async fn detach(hand: &Hand, ticket: &Ticket) -> Grant {
+async fn take_detached(hand: &Hand, ticket: &Ticket) -> Grant {
     let claim = Claim { detached: true, ..hand.claim(ticket, Wait::Never) };
     let Acquired::Granted(grant) = hand.acquire(&claim).await else { panic!("a free name is granted") };
     hand.quiet().await;
@@ -105,7 +109,7 @@ async fn detach(hand: &Hand, ticket: &Ticket) -> Grant {
 async fn a_detached_claim_is_renewed_and_released_by_whoever_has_its_token(t: &Trial<'_>) {
     let (a, b) = (t.hand().await, t.hand().await);
     let mine = a.exclusive("x");
-    let first = detach(&a, &mine).await.valid_until;
+    let first = take_detached(&a, &mine).await.valid_until;
     drop(a);
     b.sleep(t.subject.ttl() / 2).await;
     // Nothing but the token is known here, and no other does.
@@ -121,7 +125,7 @@ async fn a_detached_claim_is_renewed_and_released_by_whoever_has_its_token(t: &T
 
 async fn a_detached_claim_outlives_its_client_and_not_its_ttl(t: &Trial<'_>) {
     let (a, b) = (t.hand().await, t.hand().await);
-    let grant = detach(&a, &a.exclusive("x")).await;
+    let grant = take_detached(&a, &a.exclusive("x")).await;
     drop(a);
     let by = b.after(b.ttl.as_duration() + b.late_window() * 2 + t.subject.ttl() / 3);
     let margin = b.ttl.drift() + b.late_window() * 2;
@@ -129,6 +133,91 @@ async fn a_detached_claim_outlives_its_client_and_not_its_ttl(t: &Trial<'_>) {
     assert!(b.is_refused(&b.exclusive("x")).await || b.now() > grant.valid_until, "gone with its client");
     b.take(&mut b.exclusive("x")).await;
     assert!(b.now() <= by, "a detached claim kept its name for longer than its TTL");
+}
+
+async fn a_held_claim_is_detached_for_as_long_as_is_said_from_then(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let (mut sooner, mut later) = (a.exclusive("sooner"), a.exclusive("later"));
+    a.take(&mut sooner).await;
+    let kept = a.take(&mut later).await.valid_until;
+    let (half, longer) = (t.subject.ttl() / 2, t.subject.ttl() * 2);
+    let Renewed::Until(until) = a.detach(&later, longer).await else { panic!("held, and not detached") };
+    assert!(until > kept, "detached for longer, and not moved");
+    let Renewed::Until(until) = a.detach(&sooner, half).await else { panic!("held, and not detached") };
+    assert!(until <= a.after(half), "believed for longer than it was detached for");
+    let by = b.after(half + b.late_window() * 2 + t.subject.ttl() / 3);
+    drop(a);
+    let margin = b.ttl.drift() + b.late_window() * 2;
+    b.store.clock().sleep_until(until.minus(margin)).await;
+    assert!(b.is_refused(&b.exclusive("sooner")).await || b.now() > until, "gone with its client");
+    b.take(&mut b.exclusive("sooner")).await;
+    assert!(b.now() <= by, "it has the end that it had before");
+    b.store.clock().sleep_until(kept.plus(b.ttl.drift() * 2)).await;
+    assert!(b.is_refused(&b.exclusive("later")).await, "gone with its client, or with its first TTL");
+    assert!(b.release(&later).await);
+}
+
+async fn a_detach_proves_token_and_fence_and_makes_nothing_again(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    let grant = a.take(&mut mine).await;
+    let ttl = t.subject.ttl() / 2;
+    let foreign = Ticket { fence: mine.fence, ..b.exclusive("x") };
+    assert_eq!(b.detach(&foreign, ttl).await, Renewed::Lost(Loss::Taken));
+    let wrong = Ticket { fence: Some(ok(grant.fence.plus(1))), ..mine.clone() };
+    assert!(matches!(a.detach(&wrong, ttl).await, Renewed::Lost(_)));
+    let elsewhere = Ticket { names: a.name("y").into(), ..mine.clone() };
+    assert_eq!(a.detach(&elsewhere, ttl).await, Renewed::Lost(Loss::Deleted));
+    assert!(matches!(a.detach(&mine, ttl).await, Renewed::Until(_)));
+    // By its token alone, as whoever takes it up may.
+    let bare = Ticket { fence: None, ..mine.clone() };
+    assert!(matches!(b.detach(&bare, ttl).await, Renewed::Until(_)));
+    assert!(matches!(b.renew(&mine).await, Renewed::Until(_)), "a ticket without a fence changes none");
+    assert!(b.release(&mine).await);
+    assert_eq!(a.detach(&mine, ttl).await, Renewed::Lost(Loss::Deleted));
+    assert!(b.inspect("x").await.is_none(), "a detach made a claim again");
+}
+
+async fn a_late_duplicate_of_a_detach_takes_nothing_away(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    let mut mine = a.exclusive("x");
+    a.take(&mut mine).await;
+    let short = t.subject.ttl() / 4;
+    a.detach(&mine, short).await;
+    let Renewed::Until(extended) = b.renew(&mine).await else { panic!("held, and not extended") };
+    a.detach(&mine, short).await;
+    let margin = b.ttl.drift() + b.late_window() * 2;
+    b.store.clock().sleep_until(extended.minus(margin)).await;
+    assert!(
+        b.is_refused(&b.exclusive("x")).await || b.now() > extended,
+        "shortened under whoever had extended it"
+    );
+    // The same for one that was taken as such.
+    let taken = a.exclusive("y");
+    let until = take_detached(&a, &taken).await.valid_until;
+    a.detach(&taken, short).await;
+    b.store.clock().sleep_until(until.minus(margin)).await;
+    assert!(b.is_refused(&b.exclusive("y")).await || b.now() > until, "shortened a detached claim");
+}
+
+async fn any_fence_of_a_block_detaches_and_is_then_the_only_one(t: &Trial<'_>) {
+    let a = t.hand().await;
+    let mut mine = a.exclusive("x");
+    let claim = Claim { fences: 16, ..a.claim(&mine, Wait::Never) };
+    let Acquired::Granted(grant) = a.acquire(&claim).await else { panic!("a free name is granted") };
+    a.quiet().await;
+    mine.fence = Some(ok(grant.fence.plus(5)));
+    let beyond = Ticket { fence: Some(ok(grant.fence.plus(16))), ..mine.clone() };
+    assert!(matches!(a.detach(&beyond, t.subject.ttl()).await, Renewed::Lost(_)));
+    for _ in 0..2 {
+        assert!(matches!(a.detach(&mine, t.subject.ttl()).await, Renewed::Until(_)));
+    }
+    assert!(matches!(a.renew(&mine).await, Renewed::Until(_)));
+    for other in [grant.fence, ok(grant.fence.plus(6))] {
+        let other = Ticket { fence: Some(other), ..mine.clone() };
+        assert!(matches!(a.renew(&other).await, Renewed::Lost(_)), "a fence that is not its own");
+    }
+    assert!(a.release(&mine).await);
 }
 
 async fn a_dead_holder_is_free_within_its_ttl(t: &Trial<'_>) {

@@ -165,6 +165,20 @@ impl Hand {
         panic!("no answer to {TRIES_MAX} renewals");
     }
 
+    pub(super) async fn detach(&self, ticket: &Ticket, ttl: Duration) -> Renewed {
+        let ttl = ok(Ttl::new(ttl));
+        for _ in 0..TRIES_MAX {
+            match self.store.detach(ticket, ttl).await {
+                Err(error) if error.is_outcome_unknown() => continue,
+                answer => {
+                    self.quiet().await;
+                    return ok(answer);
+                }
+            }
+        }
+        panic!("no answer to {TRIES_MAX} detaches");
+    }
+
     pub(super) async fn convert(&self, ticket: &mut Ticket, to: Share) -> Converted {
         for _ in 0..TRIES_MAX {
             match self.store.convert(ticket, to).await {

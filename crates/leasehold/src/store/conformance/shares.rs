@@ -10,6 +10,7 @@ cases! {
     one_release_admits_every_reader_that_waits: AWaiterIsServed, |can| can.shared && can.fair;
     permits_never_exceed_the_limit_of_the_claim: AtomicOrNothing, |can| can.permits;
     a_light_claim_waits_behind_a_heavy_head_unless_it_barges: AWaiterIsServed, |can| can.permits && can.fair;
+    a_detached_share_is_taken_up_by_one_who_does_not_know_it: OnlyTheHolder, |can| can.permits && can.shared;
     several_names_are_taken_all_or_none: AtomicOrNothing, |can| can.several_names;
     a_token_at_some_of_its_names_or_more_holds_nothing: OnlyTheHolder, |can| can.several_names;
     claims_over_several_names_in_any_order_do_not_deadlock: AWaiterIsServed, |can| can.several_names && can.fair;
@@ -98,6 +99,24 @@ async fn a_light_claim_waits_behind_a_heavy_head_unless_it_barges(t: &Trial<'_>)
     a.release(&one).await;
     let (ticket, _) = b.got(heavy).await;
     b.release(&ticket).await;
+}
+
+async fn a_detached_share_is_taken_up_by_one_who_does_not_know_it(t: &Trial<'_>) {
+    let (a, b) = (t.hand().await, t.hand().await);
+    for (short, share) in [("x", Hand::permits(2, 3)), ("y", Share::Shared)] {
+        let mut mine = a.ticket(&[short], share);
+        a.take(&mut mine).await;
+        assert!(matches!(a.detach(&mine, t.subject.ttl()).await, Renewed::Until(_)));
+        // Permits stay permits, and a reader's share a reader's.
+        let mut beside = b.ticket(&[short], if short == "x" { Hand::permits(1, 3) } else { share });
+        b.take(&mut beside).await;
+        assert!(b.is_refused(&b.ticket(&[short], Hand::permits(1, 3))).await);
+        let taken_up = Ticket { share: Share::Exclusive, fence: None, ..mine };
+        assert!(matches!(b.renew(&taken_up).await, Renewed::Until(_)));
+        assert!(b.release(&taken_up).await);
+        assert!(b.holds_nothing(&taken_up).await);
+        assert!(b.release(&beside).await);
+    }
 }
 
 async fn several_names_are_taken_all_or_none(t: &Trial<'_>) {

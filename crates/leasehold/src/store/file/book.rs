@@ -204,6 +204,21 @@ impl<'a> Book<'a> {
         }
     }
 
+    pub(super) fn detach(&mut self, ticket: &Ticket, ttl: Ttl) -> Outcome<Renewed> {
+        let Ticket { names, token, fence, .. } = ticket;
+        let own = self.own(names, token)?.filter(|holding| holding.grant().has(*fence));
+        let grant = match own {
+            // Its end is set once; after that it moves on, never back.
+            Some(holding) if holding.detached => self.rearm(names, token, ttl)?,
+            Some(holding) => Some(self.let_loose(names, holding, *fence, ttl)?),
+            None => None,
+        };
+        match grant {
+            Some(grant) => Ok(Renewed::Until(grant.valid_until)),
+            None => Ok(Renewed::Lost(self.why_gone(names)?)),
+        }
+    }
+
     pub(super) fn convert(&mut self, ticket: &Ticket, to: Share) -> Outcome<Converted> {
         let Ticket { names, token, .. } = ticket;
         let Some(holding) = self.own(names, token)? else { return Ok(Converted::NotHeld) };

@@ -195,6 +195,39 @@ impl Book<'_> {
         Ok(Some(own.grant()))
     }
 
+    /// Has a holder live by its TTL alone, which counts from now.
+    pub(super) fn let_loose(
+        &mut self,
+        names: &Names,
+        mut own: Holding,
+        fence: Option<Fence>,
+        ttl: Ttl,
+    ) -> Outcome<Grant> {
+        let before = own.expires;
+        (own.expires, own.ttl, own.detached) = (self.now.plus(ttl.as_duration()), ttl, true);
+        if let Some(fence) = fence {
+            (own.fence, own.fences) = (fence, 1);
+        }
+        for name in names {
+            let mut update = self.sql(
+                "UPDATE holding SET fence = ?3, fences = ?4, expires = ?5, ttl_ms = ?6, detached = 1, handed = 0
+                 WHERE name = ?1 AND token = ?2",
+            )?;
+            update.execute(params![
+                name.as_str(),
+                own.token,
+                own.fence.get() as i64,
+                own.fences,
+                time(own.expires),
+                ttl.as_ms() as i64,
+            ])?;
+            if own.expires < before {
+                self.tell_who_watches(name)?;
+            }
+        }
+        Ok(own.grant())
+    }
+
     /// Takes a holder out at all of its names, which are returned but for the one given. Whoever calls this admits
     /// the next.
     pub(super) fn let_go(&mut self, name: &Name, holding: &Holding) -> Outcome<Vec<Name>> {
@@ -230,6 +263,16 @@ impl Book<'_> {
             delete.execute(params![name.as_str(), entry.arrival])?;
             if tell && let Some(behind) = self.next_in_line(name, entry.arrival)? {
                 self.tell(name, &behind)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who would only look when a holder was to expire.
+    fn tell_who_watches(&mut self, name: &Name) -> Outcome<()> {
+        for (place, entry) in self.line(name)?.iter().enumerate() {
+            if place == 0 || entry.share.may_pass() {
+                self.tell(name, entry)?;
             }
         }
         Ok(())

@@ -203,6 +203,11 @@ impl Store for File {
         Ok(self.ask(move |book| book.release(&asked), false).await?.1)
     }
 
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        let asked = ticket.clone();
+        Ok(self.ask(move |book| book.detach(&asked, ttl), false).await?.1)
+    }
+
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let asked = ticket.clone();
         Ok(self.ask(move |book| book.convert(&asked, to), false).await?.1)

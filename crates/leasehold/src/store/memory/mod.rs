@@ -119,6 +119,14 @@ impl Store for Memory {
         }
     }
 
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        let (mut state, now) = self.state();
+        match state.detach(ticket, ttl, now) {
+            Some(grant) => Ok(Renewed::Until(grant.valid_until)),
+            None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
+        }
+    }
+
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let (mut state, now) = self.state();
         let Some(holding) = state.holding(ticket) else { return Ok(Converted::NotHeld) };

@@ -50,6 +50,8 @@ pub(super) struct Holding {
     pub(super) fences: u16,
     pub(super) expires: Deadline,
     pub(super) drift: Duration,
+    /// Nothing here ends with its client in any case; but its end is set by a detach only once.
+    pub(super) detached: bool,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ pub(super) struct Entry {
     pub(super) fences: u16,
     /// Past this the waiter counts as gone. It shows itself every third of its TTL.
     pub(super) shows_until: Deadline,
+    pub(super) detached: bool,
     pub(super) bell: Arc<Notify>,
 }
 
@@ -113,7 +116,7 @@ impl State {
 
     pub(super) fn walk_in(&mut self, claim: &Claim, now: Deadline) {
         if let Ok(fence) = self.next_fences(claim.fences.max(1)) {
-            self.hold(claim.ticket.clone(), claim.ttl, claim.fences.max(1), fence, now);
+            self.hold(claim.ticket.clone(), claim.ttl, claim.fences.max(1), fence, claim.detached, now);
         }
     }
 
@@ -128,7 +131,8 @@ impl State {
         }
         self.arrivals.insert(token.clone(), arrival);
         let (ticket, ttl, fences) = (claim.ticket.clone(), claim.ttl, claim.fences.max(1));
-        self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, bell: Arc::default() });
+        let (detached, bell) = (claim.detached, Arc::default());
+        self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, detached, bell });
         arrival
     }
 
@@ -147,8 +151,8 @@ impl State {
         let Some(fences) = self.line.get(&arrival).map(|entry| entry.fences) else { return false };
         // At the fence limit nobody is admitted; whoever asks is told so.
         let Ok(fence) = self.next_fences(fences) else { return false };
-        if let Some(Entry { ticket, ttl, fences, bell, .. }) = self.step_out(arrival) {
-            self.hold(ticket, ttl, fences, fence, now);
+        if let Some(Entry { ticket, ttl, fences, detached, bell, .. }) = self.step_out(arrival) {
+            self.hold(ticket, ttl, fences, fence, detached, now);
             self.to_ring.push(bell);
         }
         true
@@ -207,7 +211,15 @@ impl State {
         held.admits(share)
     }
 
-    pub(super) fn hold(&mut self, ticket: Ticket, ttl: Ttl, fences: u16, fence: Fence, now: Deadline) {
+    pub(super) fn hold(
+        &mut self,
+        ticket: Ticket,
+        ttl: Ttl,
+        fences: u16,
+        fence: Fence,
+        detached: bool,
+        now: Deadline,
+    ) {
         for name in &ticket.names {
             let place = self.names.entry(name.clone()).or_default();
             place.holders.insert(ticket.token.clone());
@@ -216,7 +228,7 @@ impl State {
         let expires = now.plus(ttl.as_duration());
         self.expiries.insert((expires, ticket.token.clone()));
         let token = ticket.token.clone();
-        self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift: ttl.drift() });
+        self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift: ttl.drift(), detached });
     }
 
     /// What a ticket holds: a token shown at other names than those it claimed holds nothing there.
@@ -234,6 +246,39 @@ impl State {
             (holding.expires, holding.drift) = (expires, ttl.drift());
         }
         Some(holding.grant())
+    }
+
+    /// Sets the end of a claim that is to go on without its client; of one that does already, moves it on, never back.
+    pub(super) fn detach(&mut self, ticket: &Ticket, ttl: Ttl, now: Deadline) -> Option<Grant> {
+        let holding = self.holding(ticket).filter(|holding| holding.grant().has(ticket.fence))?;
+        if holding.detached {
+            return self.rearm(&ticket.token, ttl, now);
+        }
+        let before = holding.expires;
+        let expires = now.plus(ttl.as_duration());
+        self.expiries.remove(&(before, ticket.token.clone()));
+        self.expiries.insert((expires, ticket.token.clone()));
+        let holding = self.holdings.get_mut(&ticket.token)?;
+        (holding.expires, holding.drift, holding.detached) = (expires, ttl.drift(), true);
+        if let Some(fence) = ticket.fence {
+            (holding.fence, holding.fences) = (fence, 1);
+        }
+        let grant = holding.grant();
+        if expires < before {
+            self.look_again(&ticket.names);
+        }
+        Some(grant)
+    }
+
+    /// Those who would only look when a holder was to expire.
+    fn look_again(&mut self, names: &Names) {
+        for place in names.into_iter().filter_map(|name| self.names.get(name)) {
+            let first = place.line.first();
+            let line = place.line.iter().filter_map(|arrival| Some((arrival, self.line.get(arrival)?)));
+            let watching =
+                line.filter(|(arrival, entry)| Some(*arrival) == first || entry.ticket.share.may_pass());
+            self.to_ring.extend(watching.map(|(_, entry)| entry.bell.clone()));
+        }
     }
 
     /// Takes a holding out. Whoever calls this admits the next.
