@@ -21,6 +21,8 @@ const PROGRAMS: &[Program] = &[
         why: "to link, and to compile what is written in C",
     },
     Program { name: "unshare", packages: &["util-linux"], why: "to run tests in namespaces of their own" },
+    Program { name: "setsid", packages: &["util-linux"], why: "to run tests at a terminal of their own" },
+    Program { name: "bash", packages: &["bash"], why: "for tests of what a shell does with its jobs" },
     Program { name: "mount", packages: &["mount"], why: "for tests of disks that are full or fail" },
     Program { name: "mkfs.ext4", packages: &["e2fsprogs"], why: "for tests of disks that are full or fail" },
 ];

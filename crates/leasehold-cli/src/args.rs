@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
 
-use crate::duration;
+use leasehold::Permits;
+
+use crate::{duration, signals};
 
 /// Locks held on a lease: for processes on one machine or on many.
 ///
@@ -21,7 +23,8 @@ use crate::duration;
     arg_required_else_help = false
 )]
 #[command(
-    after_help = "Exit codes: 64 usage, 69 store unreachable, 75 not acquired, 78 configuration, 79 lease lost, 125 internal."
+    after_help = "Exit codes: 64 usage, 69 store unreachable, 75 not acquired, 78 configuration, 79 lease lost, 125 internal; \
+                  `run` has some more. `leasehold help run` explains the main job."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -32,22 +35,29 @@ pub(crate) struct Args {
 
 /// What every command understands.
 #[derive(Debug, Arguments)]
+#[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
     /// Where the locks are, such as `file:/var/lib/locks`
     ///
     /// Without it: LEASEHOLD_STORE, then `store` in ./leasehold.toml, in $XDG_CONFIG_HOME/leasehold/config.toml, in
     /// /etc/leasehold/config.toml, and then the embedded store `file:`.
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", display_order = 100)]
     pub(crate) store: Option<String>,
     /// How to answer: for people, or as JSON on standard output
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, global = true, display_order = 100, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: Output,
     /// Say more on standard error; twice for even more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, display_order = 100, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
     /// Say nothing on standard error but errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = 100)]
     pub(crate) quiet: bool,
+    /// When to use colours; NO_COLOR is heeded too
+    #[arg(long, global = true, display_order = 100, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: clap::ColorChoice,
+    /// Read the password for the store from this file, so that it need not stand in the URL
+    #[arg(long, global = true, display_order = 100, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,6 +68,14 @@ pub(crate) enum Output {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Hold a lock while a command runs
+    ///
+    /// Waits for NAME, runs COMMAND, and lets go when COMMAND and everything it started have ended. The exit code is
+    /// COMMAND's own. The lock is renewed meanwhile; should it be lost all the same, COMMAND and everything it started
+    /// are stopped before anybody else can have it, and the exit code is 79.
+    ///
+    /// COMMAND finds LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_OWNER and LEASEHOLD_TTL_MS in its environment.
+    Run(Run),
     /// List the names that are held or waited for
     #[command(alias = "list")]
     Ls(Ls),
@@ -107,6 +125,7 @@ pub(crate) struct Evict {
 
 /// How long to wait for a lock.
 #[derive(Debug, Arguments)]
+#[command(next_help_heading = "Waiting")]
 pub(crate) struct Waiting {
     /// Do not wait: fail at once if it is held
     #[arg(short, long, conflicts_with = "wait")]
@@ -117,6 +136,96 @@ pub(crate) struct Waiting {
     /// The exit code if it was not acquired
     #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Debug, Arguments)]
+#[command(
+    override_usage = "leasehold run [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold run [OPTIONS] <NAME> -c <STRING>",
+    after_help = "\
+Exit codes: COMMAND's own, or 128 + N if signal N ended it; 64 usage, 69 store unreachable, 75 not acquired, \
+78 configuration, 79 lease lost, 124 ran too long, 125 internal, 126 COMMAND cannot be executed, 127 COMMAND not found.
+
+Examples:
+  leasehold run nightly -- ./report.sh               wait for it
+  leasehold run --skip nightly -- ./report.sh        somebody is at it: nothing to do, exit 0
+  leasehold run -w 30 -E 1 deploy -- make deploy     wait 30 s, then exit 1
+  leasehold run --permits 3 encode -- ffmpeg in out  at most three at a time
+  leasehold run nightly -c 'dump | gzip > dump.gz'   through the shell"
+)]
+pub(crate) struct Run {
+    /// The name to hold
+    pub(crate) name: OsString,
+    /// The command and its arguments; put `--` before it
+    #[arg(trailing_var_arg = true, required_unless_present = "string", conflicts_with = "string")]
+    pub(crate) command: Vec<OsString>,
+    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
+    #[arg(short = 'c', value_name = "STRING")]
+    pub(crate) string: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+    /// If it is held, do nothing and succeed; unless --wait is given, at once
+    #[arg(long, conflicts_with = "conflict_exit_code", help_heading = "Waiting")]
+    pub(crate) skip: bool,
+    /// Share it with others who share it
+    #[arg(short, long, conflicts_with_all = ["exclusive", "permits"], help_heading = "Kind of share")]
+    pub(crate) shared: bool,
+    /// Have it alone [default]
+    #[arg(short = 'x', long, conflicts_with = "permits", help_heading = "Kind of share")]
+    pub(crate) exclusive: bool,
+    /// Be one of at most N, or take TAKE of N permits
+    #[arg(long, value_name = "N[/TAKE]", value_parser = permits, help_heading = "Kind of share")]
+    pub(crate) permits: Option<Permits>,
+    /// How long the lock outlives this process, should it die
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = duration::parse, help_heading = "Holding")]
+    pub(crate) ttl: Duration,
+    /// Keep it for so long in any case, also if COMMAND ends sooner: for cron jobs on machines whose clocks differ
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
+    pub(crate) at_least: Option<Duration>,
+    /// End COMMAND after so long, with exit code 124
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Loss and time limits")]
+    pub(crate) max_runtime: Option<Duration>,
+    /// If the lease is lost, or about to be: end COMMAND and all it started; send it one signal; or let it run on
+    #[arg(long, value_name = "HOW", default_value = "kill", help_heading = "Loss and time limits")]
+    pub(crate) on_lost: OnLost,
+    /// The signal that asks COMMAND to end
+    #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse, help_heading = "Loss and time limits")]
+    pub(crate) signal: rustix::process::Signal,
+    /// How long after that signal whatever still runs is killed [default: 5s, or a quarter of the TTL if that is less]
+    #[arg(short, long, value_name = "DUR", value_parser = duration::parse, help_heading = "Loss and time limits")]
+    pub(crate) kill_after: Option<Duration>,
+    /// Start this program if the lease is lost; LEASEHOLD_LOSS tells it why
+    ///
+    /// It is started without arguments and without a shell, and also finds LEASEHOLD_NAME, LEASEHOLD_FENCE and
+    /// LEASEHOLD_OWNER in its environment.
+    #[arg(long, value_name = "CMD", help_heading = "Loss and time limits")]
+    pub(crate) on_lost_exec: Option<OsString>,
+    /// Who holds it, for people [default: host:pid]
+    #[arg(long, value_name = "LABEL", help_heading = "Holding")]
+    pub(crate) owner: Option<String>,
+    /// Let go when COMMAND itself has ended, whatever it leaves behind in the background
+    ///
+    /// Nor does anything that COMMAND started keep the lock if leasehold itself is killed.
+    #[arg(short = 'o', long, help_heading = "Holding")]
+    pub(crate) close: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    Kill,
+    Signal,
+    Continue,
+}
+
+/// `N` or `N/TAKE`.
+fn permits(text: &str) -> Result<Permits, String> {
+    let help = "write how many there are, and after a slash how many to take, such as 3 or 3/2";
+    let (limit, take) = text.split_once('/').unwrap_or((text, "1"));
+    let number = |text: &str| text.parse::<u32>().map_err(|_| help.to_owned());
+    let (take, limit) = (number(take)?, number(limit)?);
+    Permits::new(take, limit).map_err(|_| match take > limit && limit > 0 {
+        true => format!("{take} cannot be taken of {limit}"),
+        false => help.to_owned(),
+    })
 }
 
 #[derive(Debug, Arguments)]

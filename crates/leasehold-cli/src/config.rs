@@ -1,5 +1,6 @@
 //! Which store: what was asked for comes before what is configured, and what is nearer before what is further away.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -41,10 +42,17 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     Ok(Chosen { url: "file:".to_owned(), by: "default".to_owned() })
 }
 
+fn from(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Whether it is known where this user's state is.
+pub(crate) fn has_home() -> bool {
+    from("XDG_STATE_HOME").or_else(|| from("HOME")).is_some()
+}
+
 /// From near to far.
 fn files() -> Vec<PathBuf> {
-    let from =
-        |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = from("XDG_CONFIG_HOME").or_else(|| Some(from("HOME")?.join(".config")));
     let mut files = vec![PathBuf::from("leasehold.toml")];
     files.extend(config.map(|config| config.join("leasehold/config.toml")));
@@ -63,10 +71,17 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
         }
         Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
     };
+    let owner = std::fs::metadata(path).map_err(|error| wrong(format!("cannot be read: {error}")))?.uid();
+    if owner != rustix::process::geteuid().as_raw() && owner != 0 {
+        return Err(wrong(
+            "it belongs to another user, who could lead your locks astray; name the store with --store"
+                .to_owned(),
+        ));
+    }
     // The parser shows the line it stumbles over, which may have a password in it.
     toml::from_str(&text).map(Some).map_err(|error: toml::de::Error| {
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        wrong(format!("line {line}: {} (the one setting so far is `store = \"URL\"`)", error.message()))
+        wrong(format!("line {line}: {} (the only setting is `store = \"URL\"`)", error.message()))
     })
 }

@@ -5,21 +5,30 @@ mod commands;
 mod config;
 mod duration;
 mod exit;
+mod signals;
+mod voice;
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use leasehold::{Error, Locks, Name, Options};
 
-use args::{Args, Command};
-use commands::{detached, evict, look, manual};
+use args::{Args, Command, Global};
+use commands::{detached, evict, exec, look, manual};
 use exit::Failure;
+use voice::Voice;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|first| first == exec::HIDDEN) {
+        return exec::exec(args);
+    }
+    let parsed = Args::command().color(color()).try_get_matches();
+    let args = match parsed.and_then(|matches| Args::from_arg_matches(&matches)) {
         Ok(args) => args,
         Err(error) => {
             // Help and version are answers; everything else is a command line that makes no sense.
@@ -28,14 +37,31 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    match run(&args) {
+    let voice = Voice::new(args.global.quiet, args.global.verbose, args.global.color);
+    voice.open_log();
+    // Whatever panicked has said so.
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args, voice)));
+    match done.unwrap_or(Ok(exit::INTERNAL)) {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(voice, args.global.output),
     }
 }
 
-fn run(args: &Args) -> Result<u8, Failure> {
+/// What `--color` says, for what is said before the arguments are understood.
+fn color() -> ColorChoice {
+    let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
+    let after = words.iter().position(|word| word == "--color").and_then(|at| words.get(at + 1));
+    let joined = words.iter().find_map(|word| word.to_str()?.strip_prefix("--color="));
+    match joined.or_else(|| after?.to_str()) {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        _ => ColorChoice::Auto,
+    }
+}
+
+fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
     match &args.command {
+        Command::Run(asked) => return commands::run::run(&args.global, asked, voice),
         Command::Completions(args) => return manual::completions(args),
         Command::Man(args) => return manual::man(args),
         _ => {}
@@ -43,34 +69,57 @@ fn run(args: &Args) -> Result<u8, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
     runtime.block_on(async {
-        let locks = connect(args).await?;
+        let locks = connect(&args.global, voice, Options::default())?.await?;
         let output = args.global.output;
         let done = match &args.command {
             Command::Ls(args) => look::ls(&locks, args, output).await,
             Command::Inspect(args) => look::inspect(&locks, args, output).await,
             Command::Evict(args) => evict::evict(&locks, args, output).await,
-            Command::Lock(asked) => detached::lock(&locks, asked, output, args.global.quiet).await,
+            Command::Lock(args) => detached::lock(&locks, args, output, voice).await,
             Command::Extend(args) => detached::extend(&locks, args, output).await,
             Command::Unlock(args) => detached::unlock(&locks, args, output).await,
-            Command::Completions(_) | Command::Man(_) => Ok(0),
+            Command::Run(_) | Command::Completions(_) | Command::Man(_) => Ok(0),
         };
         locks.close().await;
         done
     })
 }
 
-async fn connect(args: &Args) -> Result<Locks, Failure> {
-    let chosen = config::store(args.global.store.as_deref())?;
-    if args.global.verbose > 0 {
-        let scheme = chosen.url.split(':').next().unwrap_or("");
-        eprintln!("leasehold: the store is `{scheme}:…`, by {}", chosen.by);
+/// Finds out which store, at once, and then connects to it.
+fn connect(
+    global: &Global,
+    voice: Voice,
+    options: Options,
+) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
+    let chosen = config::store(global.store.as_deref())?;
+    let scheme = chosen.url.split(':').next().unwrap_or("");
+    voice.detail(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
+    if scheme.eq_ignore_ascii_case("memory") {
+        let why =
+            "a `memory:` store is this process's own, so that nobody else would meet its locks; use `file:`";
+        return Err(match chosen.by.as_str() {
+            "--store" => Failure::usage(why),
+            by => Failure::configuration(format!("{by}: {why}")),
+        });
     }
-    Options::default().connect(&chosen.url).await.map_err(|error| match error {
-        // It was not typed here, but stands in a file or in the environment.
-        Error::Invalid { .. } if chosen.by != "--store" => {
-            Failure::configuration(format!("{}: {error}", chosen.by))
-        }
-        error => error.into(),
+    if let Some(path) = &global.password_file {
+        return Err(Failure::usage(format!(
+            "--password-file {}: a store of this kind (`{scheme}:`) has no password",
+            path.display()
+        )));
+    }
+    Ok(async move {
+        options.connect(&chosen.url).await.map_err(|error| match error {
+            // It was not typed here, but stands in a file or in the environment.
+            Error::Invalid { .. } if chosen.by != "--store" => {
+                Failure::configuration(format!("{}: {error}", chosen.by))
+            }
+            // Nothing was asked for, and nothing says where that is.
+            Error::Refused { .. } if chosen.by == "default" && !config::has_home() => {
+                Failure::configuration(error.to_string())
+            }
+            error => error.into(),
+        })
     })
 }
 
@@ -87,7 +136,7 @@ fn print(text: &str) -> Result<(), Failure> {
 fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let written = io::stdout().write_all(bytes).and_then(|()| io::stdout().flush());
     written.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure { code: exit::INTERNAL, message: String::new() },
+        io::ErrorKind::BrokenPipe => Failure::internal(""),
         _ => Failure::internal(format!("standard output: {error}")),
     })
 }

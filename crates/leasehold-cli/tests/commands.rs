@@ -1,59 +1,11 @@
 //! The commands as a user meets them: what they print, where, and how they end.
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
 
 use assert_cmd::Command;
+use common::{Home, said};
 use serde_json::Value;
-
-/// A directory for one test, with a store in it.
-struct Home(PathBuf);
-
-impl Home {
-    fn new() -> Self {
-        static HOMES: AtomicU64 = AtomicU64::new(0);
-        let number = HOMES.fetch_add(1, Ordering::Relaxed);
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli_{}_{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Home(path)
-    }
-
-    /// The command with nothing around it but this directory.
-    fn leasehold(&self) -> Command {
-        let mut command = Command::cargo_bin("leasehold").unwrap();
-        command
-            .env_clear()
-            .env("HOME", &self.0)
-            .current_dir(&self.0)
-            .timeout(std::time::Duration::from_secs(60));
-        command
-    }
-
-    /// Runs it; exit code, standard output, standard error.
-    fn run(&self, line: &str) -> (i32, String, String) {
-        said(self.leasehold().args(line.split_whitespace()))
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        let path = self.0.join(file);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn said(command: &mut Command) -> (i32, String, String) {
-    let output = command.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -83,7 +35,7 @@ fn a_script_locks_in_one_process_extends_in_another_and_unlocks_in_a_third() {
 
     let (code, _, told) = home.run("lock nightly --ttl 5 -n");
     assert_eq!(code, 75);
-    assert!(told.contains("`nightly` is held by") && told.contains("for another 599 min"), "{told}");
+    assert!(told.contains("`nightly` is held by") && told.contains("for another 600 min"), "{told}");
     assert_eq!(home.run("lock nightly --ttl 5 -w 0.1 -E 3").0, 3, "as it was asked to");
 
     let unlocked = said(
@@ -130,7 +82,7 @@ fn names_are_listed_in_columns_and_by_prefix() {
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 4);
     assert!(lines[0].starts_with("NAME      HELD BY  LEFT    FENCE"), "{table}");
-    assert!(lines[1].starts_with("bills:1   me       59 min  1"), "{table}");
+    assert!(lines[1].starts_with("bills:1   me       60 min  1"), "{table}");
     let (_, some, _) = home.run("ls orders: --limit 1 --output json");
     let some = json(&some);
     assert_eq!((some.as_array().unwrap().len(), some[0]["name"].as_str()), (1, Some("orders:1")));
@@ -154,15 +106,15 @@ fn an_eviction_asks_and_takes_the_lock() {
 #[test]
 fn the_nearest_setting_decides_which_store_it_is() {
     let home = Home::new();
-    let store = |file: &str| format!("store = \"file:{}/{file}\"\n", home.0.display());
+    let store = |file: &str| format!("store = \"file:{}/{file}\"\n", home.path().display());
     let used = |command: &mut Command| -> Vec<String> {
         assert_eq!(said(command.args(["ls"])).0, 0);
         let mut made: Vec<String> = ["flag", "variable", "near", "user", ".local/state/leasehold"]
             .into_iter()
-            .filter(|made| home.0.join(made).exists())
+            .filter(|made| home.path().join(made).exists())
             .map(str::to_owned)
             .collect();
-        made.iter().for_each(|made| std::fs::remove_dir_all(home.0.join(made)).unwrap());
+        made.iter().for_each(|made| std::fs::remove_dir_all(home.path().join(made)).unwrap());
         made.sort();
         made
     };
@@ -173,7 +125,7 @@ fn the_nearest_setting_decides_which_store_it_is() {
     assert_eq!(used(&mut home.leasehold()), ["user"]);
     home.write("leasehold.toml", &store("near"));
     assert_eq!(used(&mut home.leasehold()), ["near"]);
-    let url = |file: &str| format!("file:{}/{file}", home.0.display());
+    let url = |file: &str| format!("file:{}/{file}", home.path().display());
     assert_eq!(used(home.leasehold().env("LEASEHOLD_STORE", url("variable"))), ["variable"]);
     assert_eq!(used(home.leasehold().env("LEASEHOLD_STORE", "")), ["near"], "empty is not set");
     assert_eq!(
@@ -181,8 +133,8 @@ fn the_nearest_setting_decides_which_store_it_is() {
         ["flag"]
     );
     home.write("other/leasehold/config.toml", &store("near"));
-    std::fs::remove_file(home.0.join("leasehold.toml")).unwrap();
-    assert_eq!(used(home.leasehold().env("XDG_CONFIG_HOME", home.0.join("other"))), ["near"]);
+    std::fs::remove_file(home.path().join("leasehold.toml")).unwrap();
+    assert_eq!(used(home.leasehold().env("XDG_CONFIG_HOME", home.path().join("other"))), ["near"]);
 }
 
 #[test]
@@ -235,13 +187,13 @@ fn hostile_configuration_is_refused_by_file_and_line_and_shows_no_secret() {
         assert!(told.contains("leasehold.toml") && told.contains(why), "{text:?} says: {told}");
         assert!(!told.contains("hunter2"), "{told}");
     }
-    std::fs::write(home.0.join("leasehold.toml"), [0xFF, 0xFE, 0x00]).unwrap();
+    std::fs::write(home.path().join("leasehold.toml"), [0xFF, 0xFE, 0x00]).unwrap();
     assert_eq!(home.run("ls").0, 78);
-    std::fs::remove_file(home.0.join("leasehold.toml")).unwrap();
-    std::fs::create_dir(home.0.join("leasehold.toml")).unwrap();
+    std::fs::remove_file(home.path().join("leasehold.toml")).unwrap();
+    std::fs::create_dir(home.path().join("leasehold.toml")).unwrap();
     let (code, _, told) = home.run("ls");
     assert!(code == 78 && told.contains("cannot be read"), "{told}");
-    std::fs::remove_dir(home.0.join("leasehold.toml")).unwrap();
+    std::fs::remove_dir(home.path().join("leasehold.toml")).unwrap();
     use std::os::unix::ffi::OsStrExt;
     let garbage = std::ffi::OsStr::from_bytes(&[0xFF, 0xFE]);
     assert_eq!(said(home.leasehold().arg("ls").env("LEASEHOLD_STORE", garbage)).0, 78);
@@ -266,5 +218,5 @@ fn help_version_completions_and_manual_pages_are_there() {
     }
     assert!(home.run("man").1.contains(".TH leasehold 1"));
     assert_eq!(home.run("man .").0, 0);
-    assert!(std::fs::read_to_string(home.0.join("leasehold-unlock.1")).unwrap().contains("token"));
+    assert!(std::fs::read_to_string(home.path().join("leasehold-unlock.1")).unwrap().contains("token"));
 }

@@ -126,7 +126,7 @@ impl Options {
         // A URL may carry a password: errors name the scheme and nothing more.
         let refuse = |shown: &str, why: &str| Err(Error::invalid("store URL", shown, why));
         let Some((scheme, rest)) = url.split_once(':') else {
-            let why = "it has no scheme; write SCHEME:…, such as `memory:`";
+            let why = "it has no scheme; write SCHEME:…, such as `file:/var/lib/locks`";
             return refuse(if url.is_empty() { "" } else { "…" }, why);
         };
         let store: Arc<dyn Store> = match scheme.to_ascii_lowercase().as_str() {

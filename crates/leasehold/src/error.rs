@@ -173,11 +173,13 @@ pub(crate) struct Short(pub(crate) Duration);
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
+        // To the nearest: nobody who asked for ten minutes wants to read nine.
+        let rounded = |unit: u128| (ms + unit / 2) / unit;
         match ms {
             0..1_000 => write!(f, "{ms} ms"),
-            1_000..10_000 => write!(f, "{:.1} s", self.0.as_secs_f64()),
-            10_000..600_000 => write!(f, "{} s", ms / 1_000),
-            _ => write!(f, "{} min", ms / 60_000),
+            1_000..9_950 => write!(f, "{:.1} s", self.0.as_secs_f64()),
+            9_950..599_500 => write!(f, "{} s", rounded(1_000)),
+            _ => write!(f, "{} min", rounded(60_000)),
         }
     }
 }

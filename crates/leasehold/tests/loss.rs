@@ -449,7 +449,7 @@ async fn errors_say_what_happened_to_what_and_what_to_do() {
          reached, then try again); it was protected until now, and is being given back in the background",
         "the lease on `y` was lost: its deadline passed without renewal; roll back what it protected",
         "invalid store URL `redis:…`: no such store in this build; it has `file:` and `memory:`",
-        "invalid store URL `…`: it has no scheme; write SCHEME:…, such as `memory:`",
+        "invalid store URL `…`: it has no scheme; write SCHEME:…, such as `file:/var/lib/locks`",
     ];
     for (said, expected) in said.iter().zip(expected) {
         assert_eq!(said.to_string(), expected);

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use crate::args::{Extend, FromToken, Lock, Output, Unlock};
 use crate::duration::short;
 use crate::exit::Failure;
+use crate::voice::Voice;
 use crate::{name, print};
 
 const TOKEN: &str = "LEASEHOLD_TOKEN";
 
-pub(crate) async fn lock(locks: &Locks, args: &Lock, output: Output, quiet: bool) -> Result<u8, Failure> {
+pub(crate) async fn lock(locks: &Locks, args: &Lock, output: Output, voice: Voice) -> Result<u8, Failure> {
     let name = name(&args.name)?;
     let owner = args.owner.clone().unwrap_or_else(whoever_runs_this);
     let mutex = locks.mutex(name.clone()).ttl(args.ttl).owner(owner);
@@ -25,7 +26,7 @@ pub(crate) async fn lock(locks: &Locks, args: &Lock, output: Output, quiet: bool
     };
     let lease = match taken {
         Err(error @ Error::Busy { .. }) => {
-            return Err(Failure { code: waiting.conflict_exit_code, message: error.to_string() });
+            return Err(Failure::busy(waiting.conflict_exit_code, &error));
         }
         taken => taken?,
     };
@@ -44,12 +45,12 @@ pub(crate) async fn lock(locks: &Locks, args: &Lock, output: Output, quiet: bool
         lease.release().await?;
         return Err(failure);
     }
-    if !quiet && output == Output::Text {
+    if output == Output::Text {
         let fence = fence.map_or_else(String::new, |fence| format!(" with fence {fence}"));
-        eprintln!(
-            "leasehold: {name} is held for {}{fence}; its token lets you extend and unlock it",
+        voice.tell(format_args!(
+            "{name} is held for {}{fence}; its token lets you extend and unlock it",
             short(remaining)
-        );
+        ));
     }
     Ok(0)
 }
@@ -106,7 +107,10 @@ fn token(from: &FromToken) -> Result<(Token, Option<Fence>), Failure> {
             text
         }
         Some(path) => std::fs::read_to_string(path).map_err(|error| {
-            Failure::usage(format!("the token could not be read from `{}`: {error}", path.display()))
+            Failure::usage(format!(
+                "the token could not be read from `{}`: {error}; name the file that has what `lock` printed",
+                path.display()
+            ))
         })?,
         None => std::env::var(TOKEN).map_err(|_| {
             Failure::usage(format!(

@@ -17,8 +17,12 @@ pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
     let command = Args::command();
     match &args.directory {
         None => print_bytes(&page(command)?)?,
-        Some(directory) => clap_mangen::generate_to(command, directory)
-            .map_err(|error| Failure::usage(format!("`{}`: {error}", directory.display())))?,
+        Some(directory) => clap_mangen::generate_to(command, directory).map_err(|error| {
+            Failure::usage(format!(
+                "no pages were written into `{}`: {error}; name a directory that is there",
+                directory.display()
+            ))
+        })?,
     }
     Ok(0)
 }

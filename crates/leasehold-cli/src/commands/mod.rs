@@ -2,5 +2,7 @@
 
 pub(crate) mod detached;
 pub(crate) mod evict;
+pub(crate) mod exec;
 pub(crate) mod look;
 pub(crate) mod manual;
+pub(crate) mod run;

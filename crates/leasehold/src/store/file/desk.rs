@@ -37,6 +37,10 @@ const BATCH_MAX: usize = 64;
 /// A log of so many frames is written back: some 8 MB.
 const LOG_FRAMES: u64 = 8_000;
 
+/// The same for one who came when nobody was there: it had to read all of the log, and so will the next. This is where
+/// programs come and go one at a time.
+const LOG_FRAMES_READ: u64 = 256;
+
 /// A log of so many frames has to start anew: some 64 MB.
 const LOG_FRAMES_MAX: i64 = 64_000;
 
@@ -57,6 +61,8 @@ pub(super) struct Desk {
     gate_inode: u64,
     clerk: Mutex<Clerk>,
     queue: Mutex<Queue>,
+    /// Nobody else had it open, and nothing has been written since.
+    came_alone: AtomicBool,
     is_checkpointing: AtomicBool,
     /// How many frames of the log were written back last.
     written_back: AtomicU64,
@@ -204,6 +210,7 @@ impl Desk {
         clock: Clock,
         presence: Presence,
         messenger: Arc<Messenger>,
+        came_alone: bool,
     ) -> Self {
         Desk {
             clock,
@@ -215,6 +222,7 @@ impl Desk {
             gate_inode: gate.inode(),
             clerk: Mutex::new(Clerk { db, gate }),
             queue: Mutex::default(),
+            came_alone: AtomicBool::new(came_alone),
             is_checkpointing: AtomicBool::new(false),
             written_back: AtomicU64::new(0),
         }
@@ -286,7 +294,9 @@ impl Desk {
 
     /// Others are told when nobody has to wait for it any more.
     fn committed(self: &Arc<Self>, clerk: MutexGuard<'_, Clerk>, news: News) {
-        let is_due = self.is_log_long(clerk.db.log_frames());
+        let frames = clerk.db.log_frames();
+        let had_to_be_read = self.came_alone.swap(false, Ordering::Relaxed) && frames > LOG_FRAMES_READ;
+        let is_due = had_to_be_read || self.is_log_long(frames);
         drop(clerk);
         self.messenger.tell(news);
         if is_due {

@@ -111,7 +111,9 @@ impl Place {
         if let Err(error) = made
             && !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory)
         {
-            return Err(refused(format!("the directory `{shown}` could not be made: {error}")));
+            return Err(refused(format!(
+                "the directory `{shown}` could not be made: {error}; name another, or make it yourself"
+            )));
         }
         let directory = open_directory(rustix::fs::CWD, &path).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => refused(format!(
@@ -217,11 +219,6 @@ impl Place {
 
     pub(super) fn clients(&self) -> &Arc<OwnedFd> {
         &self.clients
-    }
-
-    /// How long the log is, or once was: it is written over from its start.
-    pub(super) fn log_bytes(&self) -> u64 {
-        statat(&self.directory, WAL, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| stat.st_size as u64)
     }
 
     pub(super) fn trace(&self) -> io::Result<Trace> {

@@ -37,9 +37,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most processes that a connection is kept to; the others are looked at every so often.
 const WATCHED_MAX: usize = 256;
 
-/// A log beyond this is written back when a store is opened.
-const LOG_BYTES: u64 = 2 << 20;
-
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) place: Arc<Place>,
@@ -75,6 +72,8 @@ struct Opened {
     ears: Ears,
     messenger: Messenger,
     to_do: UnboundedReceiver<Chore>,
+    /// Nobody else has it open.
+    is_alone: bool,
 }
 
 fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) -> Result<Opened> {
@@ -95,7 +94,9 @@ fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) 
     known.extend(in_book);
     known.remove(&presence.id());
     known.retain(|client| former.is_none_or(|former| former.client != *client));
+    let others = known.len();
     known.retain(|client| clients.is_dead(*client));
+    let is_alone = known.len() == others;
     let cleaned = db.transact(clock, presence.id(), |book| {
         if let Some(former) = former {
             book.take_over(former.client)?;
@@ -110,7 +111,7 @@ fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) 
     drop(inside);
     // Here, since whoever opens it may have given up meanwhile.
     messenger.tell(news);
-    Ok(Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do })
+    Ok(Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do, is_alone })
 }
 
 fn no_socket(error: std::io::Error) -> Error {
@@ -131,12 +132,12 @@ impl Site {
             tokio::task::spawn_blocking(move || open(&path, former.as_ref(), &its_clock, its_bells)).await;
         let opened = opened
             .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
-        let Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do } = opened;
+        let Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do, is_alone } = opened;
         let deaths = UnixListener::from_std(ears.deaths).map_err(no_socket)?;
         let pokes = UnixDatagram::from_std(ears.pokes).map_err(no_socket)?;
         let contents = db.contents();
         let me = presence.id();
-        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence, Arc::new(messenger)));
+        let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence, Arc::new(messenger), is_alone));
         let site = Arc::new(Site {
             place,
             contents,
@@ -157,9 +158,6 @@ impl Site {
             tokio::spawn(do_chores(to_do, weak)).abort_handle(),
         ];
         lock(&site.tasks).extend(tasks);
-        if site.place.log_bytes() > LOG_BYTES {
-            site.desk.write_back();
-        }
         Ok(site)
     }
 

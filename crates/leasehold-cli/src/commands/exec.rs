@@ -1,0 +1,51 @@
+//! `__exec`: what stands between `run` and its command for a moment. It sees to it that the command dies with leasehold,
+//! whatever kills that, and becomes the command.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::{fmt, io};
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use crate::exit;
+
+/// Not on the command line for people.
+pub(crate) const HIDDEN: &str = "__exec";
+
+/// `run`, as it starts this: who the parent has to be, the program, its arguments.
+pub(crate) fn command(program: &OsStr) -> Command {
+    // The binary that runs, also where another has taken its place on the disk.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string()).arg(program);
+    command
+}
+
+pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
+    let parent = parent.filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let (Some(parent), Some(program)) = (parent, args.next()) else {
+        say(format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"));
+        return ExitCode::from(exit::USAGE);
+    };
+    let tied = set_parent_process_death_signal(Some(Signal::KILL));
+    // It may have died before that was asked for.
+    if tied.is_err() || getppid() != Some(parent) {
+        return ExitCode::from(exit::INTERNAL);
+    }
+    let error = Command::new(&program).args(args).exec();
+    let has_spaces = program.to_string_lossy().contains(char::is_whitespace);
+    let (code, advice) = match error.kind() {
+        io::ErrorKind::NotFound if has_spaces => (exit::NOT_FOUND, "to run a line of shell, use -c"),
+        io::ErrorKind::NotFound => (exit::NOT_FOUND, "is it spelled right, and in the PATH?"),
+        io::ErrorKind::PermissionDenied => (exit::NOT_EXECUTABLE, "it has to be a file that you may execute"),
+        _ => (exit::NOT_EXECUTABLE, "it has to be a program for this machine"),
+    };
+    say(format_args!("cannot run `{}`: {error}; {advice}", program.display()));
+    ExitCode::from(code)
+}
+
+fn say(what: fmt::Arguments<'_>) {
+    use io::Write;
+    let _ = writeln!(io::stderr(), "leasehold: {what}");
+}

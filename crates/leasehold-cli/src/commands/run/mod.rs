@@ -1,0 +1,227 @@
+//! `run`: holds a lock while a command runs, and lets go of nothing that still runs unprotected.
+//!
+//! Two threads share the work, so that neither can keep the other from it: the runtime's has the lease, the main one has
+//! the command (`office`, `ears`). The command starts through `__exec`, stays in the terminal's foreground group or gets a
+//! group of its own (`job`), and everything that descends from it is found and ended where need be (`processes`). When and
+//! why is decided in `watch`.
+
+mod ears;
+mod job;
+mod office;
+mod plan;
+mod processes;
+mod waiting;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Error, Event, Lease, Locks, Options};
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+
+use crate::args::{Global, Run};
+use crate::duration::short;
+use crate::exit::{Failure, LOST, TOO_LONG};
+use crate::voice::{Speaker, Voice};
+use ears::Caught;
+use job::{Ended, Job};
+use office::{Asked, Office};
+use plan::Plan;
+use waiting::Line;
+use watch::{Trouble, Verdict, Watch};
+
+/// How long a store may take to answer that the lock is given back. Its TTL does it in any case.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+
+/// The shortest that anything is kept for.
+const KEPT_MIN: Duration = Duration::from_millis(10);
+
+/// The same where nothing hangs on it any more.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failure> {
+    let plan = Arc::new(Plan::new(args)?);
+    let trouble = Trouble::default();
+    let heard = trouble.clone();
+    let options = Options::default().on_event(move |event| {
+        if let Event::RenewalFailed { why, .. } = event {
+            *heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(why);
+        }
+        std::future::ready(())
+    });
+    let connecting = crate::connect(global, voice, options)?;
+    let mut office = Office::open()?;
+    let locks = match office.ask(connecting)? {
+        Asked::Answer(locks) => locks?,
+        Asked::Signal(caught) => return Ok(Done::from(caught).end()),
+    };
+    let speaker = Speaker::new(voice).map_err(Failure::internal)?;
+    let done = hold(&mut office, &locks, &plan, trouble, &speaker, voice);
+    let closing = locks.clone();
+    drop(locks);
+    // What hangs has had its time: its TTL ends what it holds.
+    let patience = if done.is_ok() { FAREWELL_MAX } else { FAREWELL_MAX / 4 };
+    let closed = office.finish(async move { closing.close().await }, patience);
+    speaker.finish();
+    office.close();
+    closed.and(done).map(Done::end)
+}
+
+/// How it all ends.
+struct Done {
+    code: u8,
+    /// Ctrl-C at the terminal: a shell that waits for us goes on with its script unless we die of it too.
+    dies_of: Option<Signal>,
+}
+
+impl Done {
+    fn with(code: u8) -> Self {
+        Done { code, dies_of: None }
+    }
+
+    fn end(self) -> u8 {
+        if let Some(signal) = self.dies_of {
+            let no_core = Rlimit { current: Some(0), maximum: Some(0) };
+            let _ = setrlimit(Resource::Core, no_core);
+            let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
+        }
+        self.code
+    }
+}
+
+impl From<Caught> for Done {
+    fn from(caught: Caught) -> Self {
+        let code = Ended::Signal(caught.signal.as_raw()).code();
+        Done { code, dies_of: caught.is_pressed().then_some(caught.signal) }
+    }
+}
+
+fn hold(
+    office: &mut Office,
+    locks: &Locks,
+    plan: &Arc<Plan>,
+    trouble: Trouble,
+    speaker: &Speaker,
+    voice: Voice,
+) -> Result<Done, Failure> {
+    if plan.waits_for_itself() {
+        speaker.warn(format!(
+            "`{}` is held by the command that this one was started from; if that is on the same store, this waits for ever",
+            plan.name
+        ));
+    }
+    let asked = office.now();
+    let line = Line::new(voice);
+    let (its_locks, its_plan, its_clock) = (locks.clone(), plan.clone(), office.clock().clone());
+    let acquiring = async move { waiting::acquire(its_locks, &its_plan, its_clock, line).await };
+    let lease = match office.ask(acquiring)? {
+        Asked::Answer(Ok(lease)) => lease,
+        Asked::Answer(Err(error @ Error::Busy { .. })) => return plan.not_acquired(&error).map(Done::with),
+        Asked::Answer(Err(error)) => return Err(error.into()),
+        Asked::Signal(caught) => {
+            line.clear();
+            return Ok(caught.into());
+        }
+    };
+    let since = office.now();
+    let waited = short(since.since(asked));
+    speaker.detail(format!("`{}` acquired after {waited}, fence {}", plan.name, lease.fence()));
+    let lifeline = if plan.close { None } else { locks.lifeline()? };
+    // Whoever does not want it any more need not have it started.
+    if let Some(caught) = office.listen(Some(Duration::ZERO))?.into_iter().find(|caught| caught.ends()) {
+        return Ok(caught.into());
+    }
+    let job = Job::start(plan.command(lease.fence()), lifeline).map_err(|error| {
+        Failure::internal(format!("cannot start a process: {error}; `{}` is given back", plan.name))
+    })?;
+    let (proof, bell) = (lease.proof(), office.bell());
+    office.spawn(async move {
+        proof.lost().await;
+        bell.ring();
+    });
+    let verdict = Watch::new(office, plan, speaker, job, lease.proof(), trouble).run()?;
+    let code = conclude(office, plan, speaker, lease, &verdict, since)?;
+    let was_pressed = |signal: &Signal| verdict.ended == Some(Ended::Signal(signal.as_raw()));
+    let dies_of = verdict.pressed.filter(was_pressed).filter(|_| code != LOST && code != TOO_LONG);
+    Ok(Done { code, dies_of })
+}
+
+/// Gives the lock back, and says what came of it all.
+fn conclude(
+    office: &mut Office,
+    plan: &Plan,
+    speaker: &Speaker,
+    lease: Lease,
+    verdict: &Verdict,
+    since: leasehold::Deadline,
+) -> Result<u8, Failure> {
+    if verdict.is_lost {
+        match lease.is_valid() && !verdict.has_survivors {
+            true => drop(office.finish(lease.release(), FAREWELL_MAX)?),
+            // To the last moment.
+            false => std::mem::forget(lease),
+        }
+        speaker.error(after_a_loss(plan, verdict.ended));
+        return Ok(LOST);
+    }
+    let code = match verdict.is_too_long {
+        true => TOO_LONG,
+        false => verdict.ended.map_or(crate::exit::INTERNAL, Ended::code),
+    };
+    // A lock that was asked for longer than its command took lives on without us.
+    let kept = since.plus(plan.at_least).since(office.now());
+    let end = match kept.is_zero() {
+        true => office.finish(lease.release(), RELEASE_MAX)?,
+        false => {
+            let kept = kept.max(KEPT_MIN);
+            office.finish(async move { lease.detach(kept).await.map(drop) }, RELEASE_MAX)?
+        }
+    };
+    match end {
+        Some(Ok(())) if !kept.is_zero() => {
+            speaker.detail(format!(
+                "`{}` is kept for another {}, as --at-least says",
+                plan.name,
+                short(kept)
+            ));
+            Ok(code)
+        }
+        Some(Ok(())) => {
+            speaker.detail(format!("`{}` given back after {}", plan.name, short(office.now().since(since))));
+            Ok(code)
+        }
+        Some(Err(Error::Lost { reason, .. })) => {
+            speaker.error(format!("the lease on `{}` was lost: {reason}", plan.name));
+            speaker.error(after_a_loss(plan, verdict.ended));
+            Ok(LOST)
+        }
+        Some(Err(error)) => {
+            speaker.warn(error.to_string());
+            Ok(code)
+        }
+        None => {
+            speaker.warn(format!(
+                "the store has not said that it took `{}` back; it is free when its TTL of {} is over",
+                plan.name,
+                short(plan.ttl)
+            ));
+            Ok(code)
+        }
+    }
+}
+
+fn after_a_loss(plan: &Plan, ended: Option<Ended>) -> String {
+    let command = plan.shown();
+    let how = match ended {
+        Some(Ended::Exit(code)) => format!("`{command}` ended with exit code {code}"),
+        Some(Ended::Signal(signal)) => {
+            let name =
+                Signal::from_named_raw(signal).map_or_else(|| signal.to_string(), crate::signals::name);
+            format!("`{command}` was ended by {name}")
+        }
+        None => format!("`{command}` was not seen to end"),
+    };
+    format!(
+        "{how}, without its lock: see what it left half done, or what others did beside it, before you run it again"
+    )
+}

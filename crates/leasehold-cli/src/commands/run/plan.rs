@@ -1,0 +1,167 @@
+//! What `run` is to do: the command line, checked as a whole before anything is asked of a store.
+
+use std::ffi::{OsStr, OsString};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use leasehold::{Fence, Name, Owner, Permits};
+use rustix::process::Signal;
+
+use super::job::shell;
+use crate::args::{OnLost, Run};
+use crate::commands::exec;
+use crate::duration::short;
+use crate::exit::Failure;
+use crate::name;
+
+/// Everything is gone so long before the lease ends.
+pub(super) const MARGIN: Duration = Duration::from_millis(500);
+
+/// How long whatever was asked to end has for it.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Exclusive,
+    Shared,
+    Permits(Permits),
+}
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) name: Name,
+    pub(super) kind: Kind,
+    pub(super) owner: Owner,
+    pub(super) ttl: Duration,
+    /// `None` is for ever.
+    pub(super) wait: Option<Duration>,
+    pub(super) conflict: u8,
+    pub(super) skip: bool,
+    pub(super) at_least: Duration,
+    pub(super) max_runtime: Option<Duration>,
+    pub(super) on_lost: OnLost,
+    pub(super) signal: Signal,
+    pub(super) kill_after: Duration,
+    pub(super) hook: Option<OsString>,
+    pub(super) close: bool,
+    program: OsString,
+    args: Vec<OsString>,
+}
+
+impl Plan {
+    pub(super) fn new(args: &Run) -> Result<Self, Failure> {
+        let ttl = args.ttl;
+        let kill_after = args.kill_after.unwrap_or(KILL_AFTER.min(ttl / 4));
+        let least = 2 * kill_after + 2 * MARGIN;
+        if args.on_lost == OnLost::Kill && ttl < least {
+            return Err(Failure::usage(match args.kill_after {
+                Some(_) => format!(
+                    "a --ttl of {} is too short for a --kill-after of {}: to renew in time, and to end everything in time \
+                     if that fails, takes at least {}",
+                    short(ttl),
+                    short(kill_after),
+                    short(least)
+                ),
+                None => format!(
+                    "a --ttl of {} is too short to end the command in time should it be lost; use 2s or more, or say \
+                     what else to do with --on-lost signal or --on-lost continue",
+                    short(ttl)
+                ),
+            }));
+        }
+        let zero = |option: &str| {
+            Err(Failure::usage(format!("--{option} 0 would leave no time; leave it out for no limit")))
+        };
+        if args.max_runtime.is_some_and(|max| max.is_zero()) {
+            return zero("max-runtime");
+        }
+        let owner = match &args.owner {
+            Some(label) => Owner::new(label)?,
+            None => Owner::this_process(),
+        };
+        let (program, rest) = match (&args.string, args.command.split_first()) {
+            (Some(string), _) => (shell(), vec!["-c".into(), string.clone()]),
+            (None, Some((program, rest))) if !program.is_empty() => (program.clone(), rest.to_vec()),
+            _ => return Err(Failure::usage("what is to be run? Write the command after `--`")),
+        };
+        let does_not_wait = args.waiting.nonblock || (args.skip && args.waiting.wait.is_none());
+        Ok(Plan {
+            name: name(&args.name)?,
+            kind: match args.permits {
+                Some(permits) => Kind::Permits(permits),
+                None if args.shared => Kind::Shared,
+                None => Kind::Exclusive,
+            },
+            owner,
+            ttl,
+            wait: if does_not_wait { Some(Duration::ZERO) } else { args.waiting.wait },
+            conflict: if args.skip { 0 } else { args.waiting.conflict_exit_code },
+            skip: args.skip,
+            at_least: args.at_least.unwrap_or(Duration::ZERO),
+            max_runtime: args.max_runtime,
+            on_lost: args.on_lost,
+            signal: args.signal,
+            kill_after,
+            hook: args.on_lost_exec.clone(),
+            close: args.close,
+            program,
+            args: rest,
+        })
+    }
+
+    /// The command, with what it may know, and without what it may not.
+    pub(super) fn command(&self, fence: Fence) -> Command {
+        let mut command = exec::command(&self.program);
+        command.args(&self.args);
+        self.tell(&mut command, fence);
+        command.env("LEASEHOLD_TTL_MS", self.ttl.as_millis().to_string());
+        command
+    }
+
+    /// The program that is told of a loss.
+    pub(super) fn hook_command(&self, fence: Fence, loss: &str) -> Option<Command> {
+        let mut command = Command::new(self.hook.as_ref()?);
+        self.tell(&mut command, fence);
+        // Standard output is the command's alone.
+        command.env("LEASEHOLD_LOSS", loss).stdin(Stdio::null()).stdout(Stdio::from(std::io::stderr()));
+        Some(command)
+    }
+
+    fn tell(&self, command: &mut Command, fence: Fence) {
+        command
+            .env("LEASEHOLD_NAME", self.name.as_str())
+            .env("LEASEHOLD_FENCE", fence.to_string())
+            .env("LEASEHOLD_OWNER", self.owner.as_str())
+            .env_remove("LEASEHOLD_TOKEN")
+            .env_remove("LEASEHOLD_PASSWORD");
+        // One without a password is no secret, and a command that calls leasehold may need it.
+        if std::env::var_os(crate::config::STORE).is_some_and(|url| may_be_secret(&url)) {
+            command.env_remove(crate::config::STORE);
+        }
+    }
+
+    /// Whether whoever started this holds what it asks for, and nobody said how long to wait.
+    pub(super) fn waits_for_itself(&self) -> bool {
+        let is_held = std::env::var_os("LEASEHOLD_NAME").is_some_and(|name| name == self.name.as_str());
+        is_held && self.kind == Kind::Exclusive && self.wait.is_none()
+    }
+
+    /// The command, for people: without its arguments, which may be nobody else's business.
+    pub(super) fn shown(&self) -> String {
+        self.program.display().to_string().chars().flat_map(char::escape_debug).collect()
+    }
+
+    /// Not acquired is as good as done where that was asked for.
+    pub(super) fn not_acquired(&self, why: &leasehold::Error) -> Result<u8, Failure> {
+        match self.skip {
+            true => Ok(0),
+            false => Err(Failure::busy(self.conflict, why)),
+        }
+    }
+}
+
+/// A URL with a user in it, with options, or that cannot be read.
+fn may_be_secret(url: &OsStr) -> bool {
+    let Some(url) = url.to_str() else { return true };
+    !url.starts_with("file:") && (url.contains('@') || url.contains('?'))
+}

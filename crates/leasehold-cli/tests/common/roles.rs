@@ -1,0 +1,61 @@
+//! Programs that tests have run: the test program itself, in a role. What a shell does between a trap and a read is not
+//! for a test to rely on.
+//!
+//! A test file that uses it has a test `worker` which calls [`play`].
+
+use std::io::Read;
+
+use signal_hook::iterator::Signals;
+
+use super::Home;
+
+const ROLE: &str = "LEASEHOLD_TEST_ROLE";
+
+/// A program in this role.
+pub(crate) fn program(home: &Home, role: &str) -> String {
+    let file = role.replace(' ', "_");
+    let binary = std::env::current_exe().unwrap();
+    home.script(&file, &format!("{ROLE}='{role}' exec '{}' --exact worker --nocapture", binary.display()))
+}
+
+/// The rest of what a test program says is not for us.
+pub(crate) fn play() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (role, argument) = role.split_once(' ').unwrap_or((&role, ""));
+    match role {
+        "counts" => counts(),
+        "traps" => traps(argument.parse().unwrap()),
+        other => panic!("no role `{other}`"),
+    }
+}
+
+/// Says each time it is interrupted; ends when something is written into the pipe `end`, and says how often it was.
+fn counts() {
+    let _ = std::process::Command::new("mkfifo").arg("end").stderr(std::process::Stdio::null()).status();
+    let mut end = std::fs::File::options().read(true).write(true).open("end").unwrap();
+    let mut signals = Signals::new([signal_hook::consts::SIGINT]).unwrap();
+    let handle = signals.handle();
+    std::thread::spawn(move || {
+        end.read_exact(&mut [0]).unwrap();
+        handle.close();
+    });
+    println!("started {}.", std::process::id());
+    let mut interrupts = 0;
+    for _ in signals.forever() {
+        interrupts += 1;
+        println!("interrupts: {interrupts}.");
+    }
+    println!("in all: {interrupts}.");
+    std::process::exit(0);
+}
+
+/// Says which signal it got, and ends when its standard input does; says so again if it gets it twice.
+fn traps(signal: i32) {
+    let mut signals = Signals::new([signal]).unwrap();
+    println!("ready");
+    signals.forever().next();
+    println!("got {signal}");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    signals.pending().for_each(|_| println!("got {signal} again"));
+    std::process::exit(7);
+}
