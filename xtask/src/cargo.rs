@@ -18,7 +18,7 @@ const OUTPUT_CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct Cargo {
     args: Vec<String>,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, String)>,
     sees_tools: bool,
 }
 
@@ -37,8 +37,8 @@ impl Cargo {
         self
     }
 
-    pub(crate) fn env(mut self, key: &'static str, value: &'static str) -> Self {
-        self.env.push((key, value));
+    pub(crate) fn env(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((key, value.into()));
         self
     }
 
@@ -92,7 +92,7 @@ impl Cargo {
     fn command(&self) -> Command {
         // `cargo run` says which cargo it is; another one on PATH might be of another toolchain.
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(&self.args).envs(self.env.iter().copied()).current_dir(root());
+        command.args(&self.args).envs(self.env.iter().cloned()).current_dir(root());
         if self.sees_tools {
             let mut path = env::var_os("PATH").unwrap_or_default();
             path.push(":");

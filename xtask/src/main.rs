@@ -7,6 +7,7 @@ mod programs;
 mod report;
 mod steps;
 mod tally;
+mod valkey;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ use crate::cargo::Cargo;
 use crate::programs;
 use crate::report::Report;
 use crate::tally::Tally;
+use crate::valkey;
 
 /// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
 /// `--benches` would also start every library and binary with arguments meant for a benchmark.
@@ -91,11 +92,11 @@ fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
 }
 
 fn install(report: &mut Report) -> Result<()> {
-    report.step("programs", programs::ensure)
+    report.step("programs", || Ok(format!("{}; {}", programs::ensure()?, valkey::ensure()?)))
 }
 
 fn tests() -> Cargo {
-    Cargo::new("test --workspace --all-features --no-fail-fast")
+    Cargo::new("test --workspace --all-features --no-fail-fast").env(valkey::SERVER, valkey::server())
 }
 
 /// Cargo is content with a run in which no test ran, or in which one ended its process with `exit(0)` before the
