@@ -1,0 +1,43 @@
+//! The laboratory: real servers are started here, and hurt, to see what a lock survives.
+//!
+//! - [`Server`]: a real Redis or Valkey as a child process, with a port and a directory of its own. It can be stopped, killed,
+//!   started again on the same port, and made to stand still. It never outlives the process that started it.
+//! - [`Proxy`]: a bad network in front of it. Answers get lost after their requests were executed, requests arrive twice or
+//!   late, connections are cut or go deaf; and all that clients send is counted.
+//! - [`Client`]: the smallest client there is, to look at a server past whatever is being tested.
+//!
+//! ```
+//! use leasehold_lab::{Client, Kind, Proxy, Server, Trick};
+//!
+//! let server = Server::start(Kind::Redis)?;
+//! let proxy = Proxy::to(server.addr())?;
+//! let mut client = Client::tcp(proxy.addr())?;
+//!
+//! proxy.arm(Trick::LoseReply);
+//! client.patience(std::time::Duration::from_millis(50))?;
+//! assert!(client.command(&["SET", "lock:orders", "mine"]).is_err(), "no answer came");
+//! assert_eq!(server.command(&["GET", "lock:orders"])?.text(), Some("mine"), "and yet it was executed");
+//! # Ok::<(), leasehold_lab::Error>(())
+//! ```
+//!
+//! All of it works from tests that are async and from tests that are not, under any runtime and on a paused clock: what has
+//! to go on by itself has a thread of its own. Calls block, for as long as a server on this machine takes to answer; a server
+//! that stands still is waited for no longer than [`PATIENCE`].
+//!
+//! The programs are those that `LEASEHOLD_REDIS_SERVER` and `LEASEHOLD_VALKEY_SERVER` name; else those in `tools/bin` beside
+//! what cargo has built, where `cargo xtask test` installs what Debian does not have; else those on PATH.
+//!
+//! Linux only, like what is needed for it: `setpriv`, abstract sockets, pidfds.
+
+mod error;
+mod frame;
+mod port;
+mod process;
+mod proxy;
+mod resp;
+mod server;
+
+pub use error::{Error, Result};
+pub use proxy::{Counts, Cut, Flow, Proxy, Toward, Trick};
+pub use resp::{Client, PATIENCE, Reply};
+pub use server::{Kind, Server, Setup, Tls};

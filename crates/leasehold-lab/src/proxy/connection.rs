@@ -1,0 +1,321 @@
+//! One connection through a proxy: read message by message, and delivered as the network is.
+//!
+//! Each direction is a reader, which finds the messages and plays the tricks, and a courier behind it, who delivers when
+//! and if the flow says so. Readers never wait for couriers: a client that sends into a network that stands still sees
+//! its bytes accepted, as it does in life for as long as there are buffers.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant, sleep_until};
+
+use super::fault::{Cut, Flow, Toward, Trick};
+use super::hub::{Flows, Hub, is_subscription, is_unasked};
+use crate::frame::{self, Found};
+
+/// The two ends of a connection.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) client: TcpStream,
+    pub(super) server: TcpStream,
+}
+
+/// What a courier has to do.
+enum Item {
+    Bytes(Vec<u8>),
+    /// From here on nothing arrives any more.
+    Silence,
+    Cut(Cut),
+    End,
+}
+
+/// With the moment it was sent at, from which delays count.
+type Sent = (Instant, Item);
+
+/// What becomes of the answers that are due on a connection, in order.
+#[derive(Default)]
+struct Due {
+    fates: VecDeque<Fate>,
+    /// Whether anything was ever subscribed to.
+    subscribed: bool,
+}
+
+enum Fate {
+    Arrive,
+    Discard,
+    Lose,
+    Cut { after: usize, by: Cut },
+    Replace(Vec<u8>),
+}
+
+/// Returns when the connection is over on both sides, or cut by a trick.
+pub(super) async fn serve(ends: Arc<Ends>, hub: &Hub) {
+    let due = Mutex::new(Due::default());
+    let (requests, to_server) = unbounded_channel();
+    let (replies, to_client) = unbounded_channel();
+    let readers = async {
+        tokio::join!(
+            read(&ends.client, requests, |bytes, out| take_requests(bytes, out, hub, &due)),
+            read(&ends.server, replies, |bytes, out| take_replies(bytes, out, hub, &due)),
+        );
+        pending().await
+    };
+    let there = Courier::new(&ends.server, Toward::Server, hub).deliver(to_server);
+    let back = Courier::new(&ends.client, Toward::Client, hub).deliver(to_client);
+    let cut = tokio::select! {
+        cut = readers => cut,
+        cut = both(there, back) => cut,
+    };
+    if cut == Some(Cut::Reset) {
+        // It fails only for a socket that is none; and where it did, the client would see an end.
+        let _ = ends.client.set_zero_linger();
+    }
+}
+
+/// Until both have ended, or one says that the connection is cut.
+async fn both(
+    there: impl Future<Output = Option<Cut>>,
+    back: impl Future<Output = Option<Cut>>,
+) -> Option<Cut> {
+    let (mut there, mut back) = (std::pin::pin!(there), std::pin::pin!(back));
+    let (first, rest) = tokio::select! {
+        cut = &mut there => (cut, None),
+        cut = &mut back => (cut, Some(there)),
+    };
+    match (first, rest) {
+        (Some(cut), _) => Some(cut),
+        (None, Some(there)) => there.await,
+        (None, None) => back.await,
+    }
+}
+
+/// Reads to the end. What is not whole yet stays in the buffer, and goes as it is when no more comes.
+async fn read(
+    from: &TcpStream,
+    out: UnboundedSender<Sent>,
+    mut take: impl FnMut(&mut Vec<u8>, &mut Out<'_>) -> Found,
+) {
+    let (mut buffer, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
+    let mut is_garbage = false;
+    loop {
+        let n = match read_some(from, &mut chunk).await {
+            Ok(0) | Err(_) => break,
+            Ok(n) => n,
+        };
+        buffer.extend_from_slice(&chunk[..n]);
+        let mut out = Out { courier: &out, at: Instant::now(), bytes: Vec::new(), read: n };
+        // Once it is not understood, it is not any more: TLS, for one.
+        is_garbage |= take(&mut buffer, &mut out) == Found::Garbage;
+        if is_garbage {
+            out.bytes.append(&mut buffer);
+        }
+        out.flush();
+    }
+    let at = Instant::now();
+    // Where nobody takes it any more, that side has gone.
+    let _ = out.send((at, Item::Bytes(buffer)));
+    let _ = out.send((at, Item::End));
+}
+
+/// What goes on to the courier, in as few pieces as possible.
+struct Out<'a> {
+    courier: &'a UnboundedSender<Sent>,
+    at: Instant,
+    bytes: Vec<u8>,
+    /// How many bytes came in.
+    read: usize,
+}
+
+impl Out<'_> {
+    fn flush(&mut self) {
+        if !self.bytes.is_empty() {
+            let bytes = std::mem::take(&mut self.bytes);
+            let _ = self.courier.send((self.at, Item::Bytes(bytes)));
+        }
+    }
+
+    fn item(&mut self, item: Item) {
+        self.flush();
+        let _ = self.courier.send((self.at, item));
+    }
+}
+
+fn take_requests(buffer: &mut Vec<u8>, out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>) -> Found {
+    hub.count(|counts| counts.bytes_from_clients += out.read as u64);
+    let mut at = 0;
+    let found = loop {
+        let length = match frame::request(&buffer[at..]) {
+            Found::Whole(length) => length,
+            found => break found,
+        };
+        let request = &buffer[at..at + length];
+        at += length;
+        let command = frame::command(request);
+        if command.is_empty() {
+            out.bytes.extend_from_slice(request);
+            continue;
+        }
+        let trick = hub.request(&command);
+        let mut due = lock(due);
+        if is_subscription(&command) {
+            due.subscribed = true;
+            out.bytes.extend_from_slice(request);
+            continue;
+        }
+        let fate = match trick {
+            Some(Trick::CutRequest { after, by }) => {
+                out.bytes.extend_from_slice(&request[..after.min(length)]);
+                out.item(Item::Cut(by));
+                continue;
+            }
+            Some(Trick::CutReply { after, by }) => Fate::Cut { after, by },
+            Some(Trick::LoseReply) => Fate::Lose,
+            Some(Trick::Answer(bytes)) => Fate::Replace(bytes),
+            Some(Trick::Duplicate) => {
+                out.bytes.extend_from_slice(request);
+                due.fates.push_back(Fate::Arrive);
+                Fate::Discard
+            }
+            None => Fate::Arrive,
+        };
+        out.bytes.extend_from_slice(request);
+        due.fates.push_back(fate);
+    };
+    buffer.drain(..at);
+    found
+}
+
+fn take_replies(buffer: &mut Vec<u8>, out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>) -> Found {
+    hub.count(|counts| counts.bytes_from_server += out.read as u64);
+    let mut at = 0;
+    let found = loop {
+        let length = match frame::reply(&buffer[at..]) {
+            Found::Whole(length) => length,
+            found => break found,
+        };
+        let reply = &buffer[at..at + length];
+        at += length;
+        let mut due = lock(due);
+        if is_unasked(reply, due.subscribed) {
+            out.bytes.extend_from_slice(reply);
+            continue;
+        }
+        hub.count(|counts| counts.replies += 1);
+        match due.fates.pop_front().unwrap_or(Fate::Arrive) {
+            Fate::Arrive => out.bytes.extend_from_slice(reply),
+            Fate::Discard => {}
+            Fate::Replace(bytes) => out.bytes.extend_from_slice(&bytes),
+            Fate::Lose => out.item(Item::Silence),
+            Fate::Cut { after, by } => {
+                out.bytes.extend_from_slice(&reply[..after.min(length)]);
+                out.item(Item::Cut(by));
+            }
+        }
+    };
+    buffer.drain(..at);
+    found
+}
+
+/// Delivers what goes in one direction.
+struct Courier<'a> {
+    to: &'a TcpStream,
+    toward: Toward,
+    hub: &'a Hub,
+    flows: watch::Receiver<Flows>,
+    /// When the last piece was due: none overtakes another.
+    last_due: Instant,
+}
+
+impl<'a> Courier<'a> {
+    fn new(to: &'a TcpStream, toward: Toward, hub: &'a Hub) -> Self {
+        Courier { to, toward, hub, flows: hub.flows(), last_due: Instant::now() }
+    }
+
+    /// Until the end of what is sent has arrived, or the other side has gone, or the connection is to be cut. Where
+    /// something was swallowed, the end never arrives; but once it was sent, there is nothing more to wait for, and what
+    /// keeps the connection open is the other direction.
+    async fn deliver(mut self, mut items: UnboundedReceiver<Sent>) -> Option<Cut> {
+        while let Some((sent, item)) = items.recv().await {
+            if !self.may_arrive(sent).await {
+                break;
+            }
+            match item {
+                Item::Bytes(bytes) => {
+                    if write_all(self.to, &bytes).await.is_err() {
+                        return None;
+                    }
+                }
+                Item::Silence => break,
+                Item::Cut(by) => return Some(by),
+                Item::End => {
+                    // It fails where the other side has gone already.
+                    let _ = rustix::net::shutdown(self.to, rustix::net::Shutdown::Write);
+                    return None;
+                }
+            }
+        }
+        while items.recv().await.is_some() {}
+        None
+    }
+
+    /// Waits until something that was sent then may arrive; `false` if it never does.
+    async fn may_arrive(&mut self, sent: Instant) -> bool {
+        let mut rolled: Option<(Flow, Option<Duration>)> = None;
+        loop {
+            let flow = self.flows.borrow_and_update().toward(self.toward);
+            match flow {
+                Flow::Pass => return true,
+                Flow::Swallow => return false,
+                // The proxy is gone, and so is this connection in a moment.
+                Flow::Hold if self.flows.changed().await.is_err() => return false,
+                Flow::Hold => continue,
+                Flow::Delay(_) | Flow::Jitter { .. } => {}
+            }
+            // The dice are cast once for each piece, however often it is looked at.
+            let delay = match rolled {
+                Some((rolled_for, delay)) if rolled_for == flow => delay,
+                _ => self.hub.delay(self.toward, flow),
+            };
+            rolled = Some((flow, delay));
+            let due = (sent + delay.unwrap_or_default()).max(self.last_due);
+            tokio::select! {
+                () = sleep_until(due) => {
+                    self.last_due = due;
+                    return true;
+                }
+                _ = self.flows.changed() => {}
+            }
+        }
+    }
+}
+
+async fn read_some(from: &TcpStream, chunk: &mut [u8]) -> io::Result<usize> {
+    loop {
+        from.readable().await?;
+        match from.try_read(chunk) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+    }
+}
+
+async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn lock(due: &Mutex<Due>) -> MutexGuard<'_, Due> {
+    due.lock().unwrap_or_else(PoisonError::into_inner)
+}

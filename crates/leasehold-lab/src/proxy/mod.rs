@@ -1,0 +1,287 @@
+//! A bad network in front of a server, on a thread of its own.
+
+mod connection;
+mod fault;
+mod hub;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use self::connection::Ends;
+pub use self::fault::{Counts, Cut, Flow, Toward, Trick};
+use self::hub::Hub;
+use crate::error::Result;
+use crate::port::Port;
+
+const LOOKS_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// A TCP proxy that can be told to misbehave.
+///
+/// It understands what goes through as far as it has to: where a request or an answer ends. What is not RESP (TLS, say)
+/// flows all the same, and can be delayed, held, swallowed and cut, but not counted as requests, nor tricked.
+///
+/// When it is dropped, its connections end and its port is given back.
+pub struct Proxy {
+    port: Port,
+    hub: Arc<Hub>,
+    orders: Option<UnboundedSender<(Order, mpsc::Sender<io::Result<()>>)>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Refuse,
+    Accept,
+    Cut(Cut),
+}
+
+impl Proxy {
+    /// Starts one in front of a server, which need not run yet.
+    pub fn to(server: SocketAddr) -> Result<Self> {
+        // As with servers: it was free a moment ago, and somebody outside the laboratory may have been faster.
+        let (port, listener) = loop {
+            let port = Port::free()?;
+            match std::net::TcpListener::bind(port.addr()) {
+                Ok(listener) => break (port, listener),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        let (sender, orders) = unbounded_channel();
+        let hub = Arc::new(Hub::new());
+        let office = Office { addr: port.addr(), server, hub: hub.clone(), listener: Some(listener) };
+        let thread = thread::Builder::new().name("lab-proxy".to_owned());
+        let thread = thread.spawn(move || runtime.block_on(office.run(orders)))?;
+        Ok(Proxy { port, hub, orders: Some(sender), thread: Some(thread) })
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// `redis://127.0.0.1:…`
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr())
+    }
+
+    /// Says what becomes of all that goes in a direction from now on, and of what is under way.
+    pub fn set(&self, toward: Toward, flow: Flow) {
+        self.hub.set(toward, flow);
+    }
+
+    /// Everything arrives again, new connections are accepted, and what was armed is forgotten. Connections that are cut or
+    /// deaf already stay so.
+    pub fn heal(&self) -> Result<()> {
+        self.hub.disarm();
+        self.set(Toward::Server, Flow::Pass);
+        self.set(Toward::Client, Flow::Pass);
+        self.accept()
+    }
+
+    /// Plays a trick on the next request that comes in, on whatever connection. Tricks that are armed together are played
+    /// in order, on one request each. Subscriptions are spared: they have no answer that could be told from a message.
+    pub fn arm(&self, trick: Trick) {
+        self.hub.arm(None, trick);
+    }
+
+    /// Plays a trick on the next request with this command (`EVALSHA`).
+    pub fn arm_for(&self, command: &str, trick: Trick) {
+        self.hub.arm(Some(command.to_ascii_uppercase()), trick);
+    }
+
+    /// How many tricks have not been played yet.
+    pub fn armed(&self) -> usize {
+        self.hub.armed()
+    }
+
+    /// Cuts every connection. When this returns, they are cut, and all that was under way is gone.
+    pub fn cut(&self, by: Cut) -> Result<()> {
+        self.order(Order::Cut(by))
+    }
+
+    /// Refuses new connections, as a machine does on which nobody listens. Those that there are stay.
+    pub fn refuse(&self) -> Result<()> {
+        self.order(Order::Refuse)
+    }
+
+    /// Accepts new connections again, at the same address.
+    pub fn accept(&self) -> Result<()> {
+        self.order(Order::Accept)
+    }
+
+    /// What went through so far.
+    pub fn counts(&self) -> Counts {
+        self.hub.counts()
+    }
+
+    /// Waits until the counts are as they are wanted; `false` if they are not within that time. It blocks its thread.
+    pub fn until(&self, patience: Duration, wanted: impl Fn(&Counts) -> bool) -> bool {
+        let since = Instant::now();
+        loop {
+            if wanted(&self.counts()) {
+                return true;
+            }
+            if since.elapsed() > patience {
+                return false;
+            }
+            thread::sleep(LOOKS_AGAIN_AFTER);
+        }
+    }
+
+    /// When it returns, it is done.
+    fn order(&self, order: Order) -> Result<()> {
+        let gone = || io::Error::other("the thread of a proxy died");
+        let (sender, done) = mpsc::channel();
+        let orders = self.orders.as_ref().ok_or_else(gone)?;
+        orders.send((order, sender)).map_err(|_| gone())?;
+        Ok(done.recv().map_err(|_| gone())??)
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("addr", &self.addr()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Nobody is left who could order anything: this ends the thread.
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread of a proxy does.
+struct Office {
+    addr: SocketAddr,
+    server: SocketAddr,
+    hub: Arc<Hub>,
+    /// `None` while new connections are refused.
+    listener: Option<TcpListener>,
+}
+
+impl Office {
+    async fn run(mut self, mut orders: UnboundedReceiver<(Order, mpsc::Sender<io::Result<()>>)>) {
+        let mut connections = JoinSet::new();
+        let mut ends: Vec<Weak<Ends>> = Vec::new();
+        let (sender, mut made) = unbounded_channel();
+        loop {
+            tokio::select! {
+                biased;
+                Some(made) = made.recv() => ends.push(made),
+                Some(_) = connections.join_next() => ends.retain(|ends| ends.strong_count() > 0),
+                client = accepted(self.listener.as_ref()) => {
+                    self.hub.count(|counts| counts.connections += 1);
+                    let open = Open::new(self.hub.clone());
+                    connections.spawn(connect(client, self.server, open, sender.clone()));
+                }
+                order = orders.recv() => {
+                    let Some((order, done)) = order else {
+                        return;
+                    };
+                    let obeyed = match order {
+                        Order::Refuse => {
+                            self.listener = None;
+                            Ok(())
+                        }
+                        Order::Accept => self.listen().await,
+                        Order::Cut(by) => {
+                            while let Ok(made) = made.try_recv() {
+                                ends.push(made);
+                            }
+                            cut_all(&mut connections, &mut ends, by).await;
+                            Ok(())
+                        }
+                    };
+                    // Whoever gave the order may not wait for it any more.
+                    let _ = done.send(obeyed);
+                }
+            }
+        }
+    }
+
+    async fn listen(&mut self) -> io::Result<()> {
+        if self.listener.is_none() {
+            self.listener = Some(TcpListener::bind(self.addr).await?);
+        }
+        Ok(())
+    }
+}
+
+/// The next client. There is none while nobody listens.
+async fn accepted(listener: Option<&TcpListener>) -> TcpStream {
+    let Some(listener) = listener else {
+        return std::future::pending().await;
+    };
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => return client,
+            // A client that has gone already, or no descriptor to be had: neither is a reason to spin.
+            Err(_) => tokio::time::sleep(LOOKS_AGAIN_AFTER).await,
+        }
+    }
+}
+
+async fn connect(client: TcpStream, server: SocketAddr, open: Open, made: UnboundedSender<Weak<Ends>>) {
+    let Ok(server) = TcpStream::connect(server).await else {
+        // Nobody is there: the client is told so at once.
+        let _ = client.set_zero_linger();
+        return;
+    };
+    // Without it, the kernel would add delays of its own. It fails where the other side has gone.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let ends = Arc::new(Ends { client, server });
+    let _ = made.send(Arc::downgrade(&ends));
+    connection::serve(ends, &open.0).await;
+}
+
+/// Counts a connection for as long as it is open.
+struct Open(Arc<Hub>);
+
+impl Open {
+    fn new(hub: Arc<Hub>) -> Self {
+        hub.count(|counts| counts.open += 1);
+        Open(hub)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.count(|counts| counts.open -= 1);
+    }
+}
+
+async fn cut_all(connections: &mut JoinSet<()>, ends: &mut Vec<Weak<Ends>>, by: Cut) {
+    for ends in ends.drain(..).filter_map(|ends| ends.upgrade()) {
+        for end in [&ends.client, &ends.server] {
+            match by {
+                Cut::Reset => {
+                    // It fails only for a socket that is none.
+                    let _ = end.set_zero_linger();
+                }
+                // What was not read would make a reset of the end.
+                Cut::Finish => while end.try_read(&mut [0; 4096]).is_ok_and(|n| n > 0) {},
+            }
+        }
+    }
+    connections.abort_all();
+    while connections.join_next().await.is_some() {}
+}
