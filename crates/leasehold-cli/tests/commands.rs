@@ -179,7 +179,7 @@ fn hostile_configuration_is_refused_by_file_and_line_and_shows_no_secret() {
         ("store = \"redis://:hunter2@h/\"\nstore = \"x\"\n", "line 2: duplicate key"),
         ("store = \"redis://:hunter2@h/", "line 1: invalid basic string"),
         ("\u{0}", "line 1:"),
-        ("store = \"redis://:hunter2@h/\"\n", "leasehold.toml: invalid store URL `redis:…`"),
+        ("store = \"gopher://:hunter2@h/\"\n", "leasehold.toml: invalid store URL `gopher:…`"),
     ] {
         home.write("leasehold.toml", text);
         let (code, out, told) = home.run("ls");

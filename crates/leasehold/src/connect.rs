@@ -11,9 +11,20 @@ use crate::store::Store;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
 use crate::store::file::File;
 use crate::store::memory::Memory;
+#[cfg(all(feature = "redis", not(shuttle)))]
+use crate::store::redis::Redis;
 use crate::sync::Arc;
 use crate::token::Owner;
 use crate::ttl::Ttl;
+
+/// The stores of this build, for people.
+const KNOWN: &[&str] = &[
+    #[cfg(all(feature = "file", target_os = "linux"))]
+    "`file:`",
+    #[cfg(feature = "redis")]
+    "`redis:`",
+    "`memory:`",
+];
 
 /// Connects to the store at this URL, with the default options.
 ///
@@ -21,6 +32,7 @@ use crate::ttl::Ttl;
 /// |---|---|
 /// | `file:` | every process of this user on this machine, in `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold` |
 /// | `file:PATH` | the same in another directory |
+/// | `redis://HOST:PORT/DB` | one Redis or Valkey server; also `redis+unix:///PATH`, `valkey://…` |
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
 ///
 /// It takes a tokio runtime with I/O and time enabled, as `#[tokio::main]` and `enable_all` make it.
@@ -134,13 +146,11 @@ impl Options {
             "memory" => return refuse("memory:…", "nothing follows `memory:`"),
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
             "file" => Arc::new(File::open(directory(rest)?).await?),
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            "redis" | "redis+unix" | "valkey" | "valkey+unix" | "unix" => Arc::new(Redis::open(url).await?),
             _ => {
-                let why = if cfg!(all(feature = "file", target_os = "linux")) {
-                    "no such store in this build; it has `file:` and `memory:`"
-                } else {
-                    "no such store in this build; it has `memory:` (`file:` takes Linux and the feature `file`)"
-                };
-                return refuse(&format!("{scheme}:…"), why);
+                let why = format!("no such store in this build; it has {}", KNOWN.join(", "));
+                return refuse(&format!("{scheme}:…"), &why);
             }
         };
         options.over(store)

@@ -85,6 +85,9 @@ mod documents {
     struct Readme;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../../docs/stores/redis.md")]
+    struct Redis;
     #[cfg(all(feature = "file", target_os = "linux"))]
     #[doc = include_str!("../../../docs/stores/file.md")]
     struct File;

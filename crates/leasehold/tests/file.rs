@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use common::cases::every_case_holds;
 use common::ms;
 use common::remote::{self, Remote};
 use leasehold::Store;
-use leasehold::store::conformance::{self, Subject};
+use leasehold::store::conformance::Subject;
 use leasehold::store::file::File;
-use tokio::task::JoinSet;
 
 struct InOneProcess(PathBuf);
 
@@ -50,28 +50,6 @@ impl Subject for AcrossProcesses {
     fn ttl(&self) -> std::time::Duration {
         ms(1_500)
     }
-}
-
-/// Many cases side by side: each has names of its own. Not all of them: a case opens some clients, and their TTL is to be
-/// long beside the time that so many need for their turns, on a machine that is busy with other things too.
-async fn every_case_holds(subject: impl Subject + 'static) {
-    let subject = Arc::new(subject);
-    let mut running = JoinSet::new();
-    let at_once = Arc::new(tokio::sync::Semaphore::new(12));
-    for case in conformance::cases() {
-        let (subject, at_once) = (subject.clone(), at_once.clone());
-        running.spawn(async move {
-            let _turn = at_once.acquire().await;
-            (case.name, conformance::run(&*subject, case).await)
-        });
-    }
-    let mut held = 0;
-    while let Some(ended) = running.join_next().await {
-        let (name, ran) = ended.unwrap();
-        assert!(ran, "{name} was skipped");
-        held += 1;
-    }
-    println!("{held} cases hold");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,7 @@
 //! The `Store` trait: where claims are decided. One module a store.
 
+#[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
+mod bells;
 #[cfg(all(feature = "testing", not(shuttle)))]
 pub mod conformance;
 #[cfg(any(feature = "testing", shuttle))]
@@ -8,6 +10,8 @@ pub mod faulty;
 pub mod file;
 mod held;
 pub mod memory;
+#[cfg(all(feature = "redis", not(shuttle)))]
+pub mod redis;
 
 use std::fmt;
 #[cfg(unix)]

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 #[cfg(all(feature = "file", target_os = "linux"))]
+pub(crate) mod cases;
 pub(crate) mod disk;
 pub(crate) mod operations;
 pub(crate) mod remote;

@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
+use super::bells::Bells;
 use super::{Capabilities, Store};
-use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{Acquired, Claim, Converted, Evicted, Grant, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -29,7 +30,6 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::ttl::Ttl;
 use book::{Book, Step};
 use db::Fault;
-use messenger::Bells;
 use site::Site;
 
 /// More renewals than this are not made on the caller's thread.
@@ -50,7 +50,7 @@ pub struct File {
 struct Shared {
     path: PathBuf,
     clock: Clock,
-    bells: Arc<Bells>,
+    bells: Arc<Bells<Grant>>,
     site: Mutex<Arc<Site>>,
     reopening: tokio::sync::Mutex<()>,
 }
@@ -66,7 +66,7 @@ impl File {
     pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let path = directory.as_ref().to_owned();
         let clock = Clock::system()?;
-        let bells: Arc<Bells> = Arc::default();
+        let bells: Arc<Bells<Grant>> = Arc::default();
         let site = Site::open(&path, None, &clock, bells.clone()).await?;
         let reopening = tokio::sync::Mutex::default();
         Ok(File { shared: Arc::new(Shared { path, clock, bells, site: Mutex::new(site), reopening }) })

@@ -20,12 +20,14 @@ use tokio::task::AbortHandle;
 
 use super::db::{Db, Fault, left_something};
 use super::desk::{Desk, Gate, out_of_time};
-use super::messenger::{Bells, Chore, Messenger};
+use super::messenger::{Chore, Messenger};
 use super::place::{Contents, Place, refused};
 use super::presence::{ClientId, Clients, Ears, Presence};
 use super::rows;
+use crate::claim::Grant;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::store::bells::Bells;
 use crate::sync::{Arc, Mutex, lock};
 
 /// How long a kernel may take to let go of a dead process's lock after it closed its sockets.
@@ -46,7 +48,7 @@ pub(super) struct Site {
     clock: Clock,
     clients: Clients,
     me: ClientId,
-    bells: Arc<Bells>,
+    bells: Arc<Bells<Grant>>,
     /// For what concerns us after a poke: it reads while others write.
     reader: Mutex<Connection>,
     watched: Mutex<HashMap<ClientId, AbortHandle>>,
@@ -76,7 +78,7 @@ struct Opened {
     is_alone: bool,
 }
 
-fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells>) -> Result<Opened> {
+fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells<Grant>>) -> Result<Opened> {
     let (place, gate) = Place::open(path)?;
     let (place, gate) = (Arc::new(place), Gate::new(gate));
     let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
@@ -125,7 +127,7 @@ impl Site {
         path: &Path,
         former: Option<Former>,
         clock: &Clock,
-        bells: Arc<Bells>,
+        bells: Arc<Bells<Grant>>,
     ) -> Result<Arc<Self>> {
         let (path, its_clock, its_bells) = (path.to_owned(), clock.clone(), bells.clone());
         let opened =

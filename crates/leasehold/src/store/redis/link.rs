@@ -1,0 +1,265 @@
+//! The connection: made, lost, and made again for as long as anybody needs it. Each time it is ready for use it is a new
+//! *generation*, and whoever waits looks again.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, ServerErrorKind, Value, cmd,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use super::script::Script;
+use crate::clock::{Clock, Deadline};
+use crate::error::{Error, Result};
+use crate::sync::{Arc, AtomicU64, Ordering};
+
+/// After so many requests without an answer in a row a connection is given up: the other end may be gone without a word.
+const SILENCES_MAX: u64 = 2;
+
+/// Between two attempts to connect.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What hears of everything the server says by itself.
+pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+/// One connection, ready for use.
+#[derive(Clone)]
+pub(super) struct Session {
+    connection: MultiplexedConnection,
+    pub(super) generation: u64,
+    /// The server's wall clock less our own clock, in µs.
+    offset_us: i64,
+    silences: Arc<AtomicU64>,
+}
+
+pub(super) struct Link {
+    sessions: watch::Receiver<Option<Session>>,
+    given_up: Arc<Notify>,
+    clock: Clock,
+    timeout: Duration,
+    task: AbortHandle,
+}
+
+/// What a connection is made of.
+struct Maker {
+    client: Client,
+    channel: String,
+    listener: Listener,
+    clock: Clock,
+    timeout: Duration,
+}
+
+impl Link {
+    /// Connects once, so that what is wrong is known at once; and again from then on.
+    pub(super) async fn open(
+        url: &str,
+        channel: String,
+        listener: Listener,
+        clock: Clock,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let info = url.into_connection_info().map_err(|_| {
+            Error::invalid(
+                "store URL",
+                "redis:…",
+                "write redis://HOST:PORT/DB, redis+unix:///PATH or valkey://…",
+            )
+        })?;
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info =
+            info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let client = Client::open(info).map_err(explained)?;
+        let maker = Maker { client, channel, listener, clock: clock.clone(), timeout };
+        let (first, pushes) = maker.make(1).await?;
+        let (sender, sessions) = watch::channel(Some(first));
+        let given_up: Arc<Notify> = Arc::default();
+        let task = tokio::spawn(keep(maker, pushes, sender, given_up.clone())).abort_handle();
+        Ok(Link { sessions, given_up, clock, timeout, task })
+    }
+
+    /// A connection that is ready; waits for one as long as a request may take.
+    pub(super) async fn session(&self) -> Result<Session> {
+        let mut sessions = self.sessions.clone();
+        if let Some(session) = &*sessions.borrow_and_update() {
+            return Ok(session.clone());
+        }
+        let until = self.clock.now().plus(self.timeout);
+        tokio::select! {
+            biased;
+            ready = sessions.wait_for(Option::is_some) => match ready.ok().and_then(|ready| ready.clone()) {
+                Some(session) => Ok(session),
+                None => Err(unreachable("the connection was closed")),
+            },
+            () = self.clock.sleep_until(until) => Err(unreachable("there is no connection to it now")),
+        }
+    }
+
+    /// Ends when there is a connection newer than this.
+    pub(super) async fn newer_than(&self, generation: u64) {
+        let mut sessions = self.sessions.clone();
+        let is_newer =
+            |session: &Option<Session>| session.as_ref().is_some_and(|it| it.generation > generation);
+        if sessions.wait_for(is_newer).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Runs a script. By its digest, and if the server has forgotten it, by its text.
+    pub(super) async fn run(
+        &self,
+        session: &Session,
+        script: &Script,
+        keys: &[String],
+        args: &[&str],
+    ) -> Result<Value, RedisError> {
+        let mut connection = session.connection.clone();
+        let mut command = cmd("EVALSHA");
+        command.arg(&script.digest).arg(keys.len()).arg(keys).arg(args);
+        let mut answer = command.query_async(&mut connection).await;
+        if matches!(&answer, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
+            let mut command = cmd("EVAL");
+            command.arg(&script.source).arg(keys.len()).arg(keys).arg(args);
+            answer = command.query_async(&mut connection).await;
+        }
+        self.note(session, &answer);
+        answer
+    }
+
+    pub(super) async fn command(&self, session: &Session, command: &redis::Cmd) -> Result<Value, RedisError> {
+        let answer = command.query_async(&mut session.connection.clone()).await;
+        self.note(session, &answer);
+        answer
+    }
+
+    fn note(&self, session: &Session, answer: &Result<Value, RedisError>) {
+        match answer {
+            Err(error) if error.is_timeout() => {
+                if session.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES_MAX {
+                    self.given_up.notify_one();
+                }
+            }
+            _ => session.silences.store(0, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Session {
+    /// The server's clock at a moment of ours, in µs, as far as is known.
+    pub(super) fn server_us(&self, at: Deadline) -> u64 {
+        (at.as_ns() / 1_000).saturating_add_signed(self.offset_us)
+    }
+}
+
+impl Maker {
+    async fn make(&self, generation: u64) -> Result<(Session, UnboundedReceiver<PushInfo>)> {
+        let (pushed, pushes) = unbounded_channel();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+            .set_push_sender(pushed);
+        let mut connection =
+            self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(explained)?;
+        let before = self.clock.now();
+        let (seconds, micros): (u64, u64) =
+            cmd("TIME").query_async(&mut connection).await.map_err(explained)?;
+        // Of the moments between question and answer, the earliest: then `not_after` errs on the short side.
+        let ours = (before.as_ns() / 1_000) as i64;
+        let offset_us = (seconds * 1_000_000 + micros) as i64 - ours;
+        connection.subscribe(&self.channel).await.map_err(explained)?;
+        let session = Session { connection, generation, offset_us, silences: Arc::default() };
+        Ok((session, pushes))
+    }
+}
+
+/// Listens on each connection until it breaks, and makes the next.
+async fn keep(
+    maker: Maker,
+    mut pushes: UnboundedReceiver<PushInfo>,
+    sessions: watch::Sender<Option<Session>>,
+    given_up: Arc<Notify>,
+) {
+    let mut generation = 1;
+    loop {
+        loop {
+            tokio::select! {
+                push = pushes.recv() => match push {
+                    Some(push) if push.kind != PushKind::Disconnection => (maker.listener)(push),
+                    _ => break,
+                },
+                () = given_up.notified() => break,
+            }
+        }
+        tracing::warn!("the connection to the redis store is lost; making another");
+        sessions.send_replace(None);
+        generation += 1;
+        let mut pause = PAUSE_MIN;
+        pushes = loop {
+            match maker.make(generation).await {
+                Ok((session, pushes)) => {
+                    sessions.send_replace(Some(session));
+                    break pushes;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "no connection to the redis store yet");
+                    // Not all at the same moment.
+                    let jitter =
+                        getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
+                    let pause_now = pause.mul_f64(0.5 + jitter / 2.0);
+                    maker.clock.sleep_until(maker.clock.now().plus(pause_now)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        };
+        tracing::info!(generation, "connected to the redis store again");
+    }
+}
+
+fn unreachable(why: &str) -> Error {
+    Error::Unreachable { store: "redis", why: why.to_owned() }
+}
+
+/// Whether the server says that it will be ready later.
+pub(super) fn is_passing(error: &RedisError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+    matches!(error.kind(), ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain))
+        || error.code() == Some("BUSY")
+}
+
+/// What the server or the network said, for people.
+pub(super) fn explained(error: RedisError) -> Error {
+    let refused = |advice: &str| {
+        let said = error.detail().map_or_else(
+            || error.to_string(),
+            |detail| format!("{} {detail}", error.code().unwrap_or("ERR")),
+        );
+        let advice = if advice.is_empty() { String::new() } else { format!("; {advice}") };
+        Error::Refused { store: "redis", why: format!("{said}{advice}") }
+    };
+    match error.kind() {
+        _ if error.is_timeout() => unreachable("no answer in time"),
+        _ if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() => {
+            Error::Unreachable { store: "redis", why: error.to_string() }
+        }
+        ErrorKind::AuthenticationFailed => refused("check user and password"),
+        ErrorKind::Server(ServerErrorKind::NoPerm) => refused("give this user the right to it (ACL)"),
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => refused("this server is a replica; name its master"),
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => refused("wait until it has loaded its data"),
+        _ if error.code() == Some("BUSY") => refused("somebody's script keeps it busy"),
+        _ if error.code() == Some("OOM") => refused("it is out of memory; raise maxmemory"),
+        _ if error.code() == Some("NOAUTH") => refused("it wants a password"),
+        _ if error.code() == Some("WRONGPASS") => refused("check user and password"),
+        _ => refused(""),
+    }
+}

@@ -1,0 +1,427 @@
+//! `redis:`, one Redis or Valkey server.
+//!
+//! The server decides, in scripts of which each is one step (`script`, `scripts/`). A release hands over to the next waiter
+//! that is there, and tells it on its client's one channel; behind each such push stands a poll. The connection is in
+//! `link`, what the scripts answer in `reply`.
+
+mod link;
+mod reply;
+mod script;
+
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use redis::{PushInfo, PushKind, RedisError, cmd};
+
+use super::bells::Bells;
+use super::{Capabilities, Store};
+use crate::claim::{
+    Acquired, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket, Wait,
+};
+use crate::clock::{Clock, Deadline};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::token::{Owner, Token};
+use crate::ttl::Ttl;
+use link::{Link, Session, explained, is_passing};
+use reply::{Reply, share_text, text};
+use script::Script;
+
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a clock may be off by between two looks at it.
+const SLACK: Duration = Duration::from_millis(50);
+
+/// Before what failed for a passing reason is tried again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How many keys are asked for at a time.
+const SCANNED: usize = 500;
+
+/// A Redis or Valkey server.
+///
+/// It belongs to the runtime it is opened in.
+pub struct Redis {
+    link: Link,
+    bells: Arc<Bells<Pushed>>,
+    clock: Clock,
+    settings: Settings,
+    channel: String,
+    /// The highest fence any answer had in it: what this client asks for next is above it, also if the server forgets.
+    seen: AtomicU64,
+}
+
+/// What the URL says beside where the server is.
+#[derive(Debug, Clone)]
+struct Settings {
+    prefix: String,
+    timeout: Duration,
+}
+
+/// A grant that came unasked.
+#[derive(Debug, Clone, Copy)]
+struct Pushed {
+    fence: Fence,
+    fences: u16,
+}
+
+impl Redis {
+    /// Connects to the server at this URL: `redis://HOST:PORT/DB`, `redis+unix:///PATH`, `valkey://…`.
+    ///
+    /// | parameter | default | meaning |
+    /// |---|---|---|
+    /// | `prefix` | `lock:` | what stands before a name in its key |
+    /// | `timeout` | `1000` | how long a request may take, in ms |
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] where the server does not answer; [`Error::Refused`] where it does not let us in;
+    /// [`Error::Invalid`] for a URL that makes no sense.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, there is no connection, and nothing stays behind.
+    pub async fn open(url: &str) -> Result<Self> {
+        let (url, settings) = settings(url)?;
+        let clock = Clock::system()?;
+        let bells: Arc<Bells<Pushed>> = Arc::default();
+        let heard = bells.clone();
+        // As unguessable as a token: whoever knows it could send us looking, no more.
+        let token = Token::fresh(&Owner::this_process())?;
+        let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
+        let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
+        let link = Link::open(&url, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        Ok(Redis { link, bells, clock, settings, channel, seen: AtomicU64::new(0) })
+    }
+
+    fn keys(&self, names: &Names) -> Vec<String> {
+        let prefix = &self.settings.prefix;
+        let fence = format!("{{{prefix}}}:fence");
+        std::iter::once(fence).chain(names.into_iter().map(|name| format!("{prefix}{name}"))).collect()
+    }
+
+    async fn ask(&self, script: &Script, names: &Names, args: &[&str]) -> Result<Reply> {
+        let session = self.link.session().await?;
+        let answer = self.link.run(&session, script, &self.keys(names), args).await;
+        Reply::new(answer.map_err(explained)?)
+    }
+
+    fn saw(&self, fence: Fence) {
+        self.seen.fetch_max(fence.get(), Ordering::Relaxed);
+    }
+
+    fn seen(&self) -> String {
+        self.seen.load(Ordering::Relaxed).to_string()
+    }
+
+    /// One attempt of an acquire.
+    async fn try_acquire(&self, session: &Session, claim: &Claim, waits: bool) -> Result<Reply, RedisError> {
+        let Claim { ticket, ttl, .. } = claim;
+        let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
+        // Longer than the time between two looks, with room for one that is not answered.
+        let show = ttl.as_duration().max(ttl.third() + 2 * self.settings.timeout);
+        let args = [
+            ticket.token.expose(),
+            &ttl.as_ms().to_string(),
+            &claim.fences.max(1).to_string(),
+            &self.seen(),
+            &not_after.to_string(),
+            if waits { "1" } else { "0" },
+            &share_text(ticket.share),
+            &self.channel,
+            &show.as_millis().to_string(),
+            if claim.detached { "1" } else { "0" },
+        ];
+        let answer = self.link.run(session, &script::ACQUIRE, &self.keys(&ticket.names), &args).await?;
+        Reply::new(answer).map_err(|error| {
+            RedisError::from((redis::ErrorKind::UnexpectedReturnType, "acquire", error.to_string()))
+        })
+    }
+
+    fn granted(&self, reply: &Reply, ttl: Ttl, sent: Deadline) -> Result<Grant> {
+        let fence = reply.fence(1)?;
+        let fences = reply.fences(2);
+        self.saw(fence.plus(u64::from(fences) - 1)?);
+        Ok(Grant { fence, fences, valid_until: sent.plus(ttl.validity()) })
+    }
+
+    /// A grant that came unasked counts from the last request that found us waiting, and only if it was made after that.
+    fn pushed(&self, pushed: Pushed, queued: Option<Queued>, ttl: Ttl) -> Option<Grant> {
+        let Queued { sent, last } = queued?;
+        let Pushed { fence, fences } = pushed;
+        let valid_until = sent.plus(ttl.validity());
+        self.saw(fence.plus(u64::from(fences) - 1).ok()?);
+        (fence.get() > last && valid_until > self.clock.now()).then_some(Grant { fence, fences, valid_until })
+    }
+
+    async fn renew_one(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
+        let args = [ticket.token.expose(), &fence, &ttl.as_ms().to_string()];
+        self.renewed(&script::RENEW, ticket, &args, ttl).await
+    }
+
+    async fn renewed(&self, script: &Script, ticket: &Ticket, args: &[&str], ttl: Ttl) -> Result<Renewed> {
+        let sent = self.clock.now();
+        let reply = self.ask(script, &ticket.names, args).await?;
+        match reply.word().as_str() {
+            "until" => Ok(Renewed::Until(sent.plus(ttl.validity()))),
+            "lost" => Ok(Renewed::Lost(reply.loss())),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    /// The names of the keys that match, whether held or only waited for.
+    async fn names(&self, prefix: &str) -> Result<Vec<Name>> {
+        let session = self.link.session().await?;
+        let own = &self.settings.prefix;
+        let mut names = Vec::new();
+        for pattern in [
+            format!("{}*", escaped(&format!("{own}{prefix}"))),
+            format!("{{{}*}}:line", escaped(&format!("{own}{prefix}"))),
+        ] {
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut scan = cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED);
+                let reply = Reply::new(self.link.command(&session, &scan).await.map_err(explained)?)?;
+                for key in reply.list(1).iter().map(text) {
+                    let key =
+                        key.strip_prefix('{').and_then(|key| key.strip_suffix("}:line")).unwrap_or(&key);
+                    names.extend(key.strip_prefix(own.as_str()).and_then(|name| Name::new(name).ok()));
+                }
+                cursor = reply.text(0);
+                if cursor == "0" {
+                    break;
+                }
+            }
+        }
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+/// The last request that found us waiting.
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    sent: Deadline,
+    /// The highest fence or arrival at that moment.
+    last: u64,
+}
+
+/// Who was admitted, or has to look again: `token`, then `fence` and `fences`, by lines.
+fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
+    let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
+    let payload = text(payload);
+    let mut lines = payload.lines();
+    let Some(token) = lines.next() else { return };
+    let mut number = || lines.next()?.parse::<u64>().ok();
+    let pushed = match (number(), number()) {
+        (Some(fence), Some(fences)) => Fence::new(fence).ok().zip(u16::try_from(fences).ok()),
+        _ => None,
+    };
+    bells.ring(token, pushed.map(|(fence, fences)| Pushed { fence, fences }));
+}
+
+/// Takes what is ours out of the URL.
+fn settings(url: &str) -> Result<(String, Settings)> {
+    let mut settings = Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT };
+    let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
+    let mut others = Vec::new();
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("prefix", prefix)) => {
+                if prefix.chars().any(|c| c.is_control() || matches!(c, '{' | '}' | '%')) {
+                    let why = "a prefix has no braces, percent signs or control characters";
+                    return Err(Error::invalid("prefix in the store URL", prefix, why));
+                }
+                settings.prefix = prefix.to_owned();
+            }
+            Some(("timeout", ms)) => match ms.parse() {
+                Ok(ms @ 1..=60_000) => settings.timeout = Duration::from_millis(ms),
+                _ => {
+                    return Err(Error::invalid(
+                        "timeout in the store URL",
+                        ms,
+                        "write milliseconds, 1 to 60000",
+                    ));
+                }
+            },
+            _ => others.push(pair),
+        }
+    }
+    let url = if others.is_empty() { place.to_owned() } else { format!("{place}?{}", others.join("&")) };
+    Ok((url, settings))
+}
+
+/// For a pattern: as it is written.
+fn escaped(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| matches!(c, '*' | '?' | '[' | ']' | '\\').then_some('\\').into_iter().chain([c]))
+        .collect()
+}
+
+#[async_trait]
+impl Store for Redis {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        let Claim { ticket, ttl, wait, .. } = claim;
+        let bell = self.bells.hang(&ticket.token);
+        let mut queued: Option<Queued> = None;
+        loop {
+            let waits = match wait {
+                Wait::Never => false,
+                Wait::Until(deadline) => self.clock.now() < *deadline,
+                Wait::Forever => true,
+            };
+            let session = match self.link.session().await {
+                Ok(session) => session,
+                // Once it has been in line it can come back to that.
+                Err(_) if waits && queued.is_some() => continue,
+                Err(error) => return Err(error),
+            };
+            let sent = self.clock.now();
+            let mut look_again = sent.plus(ttl.third());
+            match self.try_acquire(&session, claim, waits).await {
+                Ok(reply) => match reply.word().as_str() {
+                    "granted" => return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?)),
+                    "busy" => return Ok(Acquired::Busy(reply.busy())),
+                    "queued" => {
+                        let last = u64::try_from(reply.integer(1)).unwrap_or(u64::MAX);
+                        queued = Some(Queued { sent, last });
+                        let look = u64::try_from(reply.integer(2)).unwrap_or(1);
+                        look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
+                    }
+                    // It was under way for longer than anybody waits, or a clock was set.
+                    "late" => look_again = self.clock.now().plus(PAUSE),
+                    _ => return Err(reply.unexpected()),
+                },
+                Err(error)
+                    if waits
+                        && (is_passing(&error)
+                            || queued.is_some() && explained(error.clone()).is_outcome_unknown()) =>
+                {
+                    look_again = self.clock.now().plus(PAUSE);
+                }
+                Err(error) => return Err(explained(error)),
+            }
+            if let Wait::Until(deadline) = wait {
+                look_again = look_again.min(*deadline);
+            }
+            tokio::select! {
+                biased;
+                pushed = bell.rung() => {
+                    if let Some(grant) = pushed.and_then(|pushed| self.pushed(pushed, queued, *ttl)) {
+                        return Ok(Acquired::Granted(grant));
+                    }
+                }
+                () = self.link.newer_than(session.generation) => {}
+                () = self.clock.sleep_until(look_again) => {}
+            }
+        }
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        join_all(due.iter().map(|(ticket, ttl)| self.renew_one(ticket, *ttl))).await
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        let mut released = Released::NotHeld;
+        loop {
+            let reply = self.ask(&script::RELEASE, &ticket.names, &[ticket.token.expose()]).await?;
+            match reply.word().as_str() {
+                "released" => released = Released::Released,
+                "nothing" => {}
+                _ => return Err(reply.unexpected()),
+            }
+            // There were more to admit than one script should.
+            if reply.integer(1) == 0 {
+                return Ok(released);
+            }
+        }
+    }
+
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
+        let args = [ticket.token.expose(), &fence, &ttl.as_ms().to_string()];
+        self.renewed(&script::DETACH, ticket, &args, ttl).await
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
+        let args = [ticket.token.expose(), &fence, &share_text(to), &self.seen()];
+        let sent = self.clock.now();
+        let reply = self.ask(&script::CONVERT, &ticket.names, &args).await?;
+        match reply.word().as_str() {
+            "converted" => {
+                let (fence, fences) = (reply.fence(1)?, reply.fences(2));
+                self.saw(fence.plus(u64::from(fences) - 1)?);
+                let left = Ttl::from_ms(u64::try_from(reply.integer(3)).unwrap_or(0));
+                Ok(Converted::Converted(Grant { fence, fences, valid_until: sent.plus(left.validity()) }))
+            }
+            "refused" => Ok(Converted::Refused),
+            "nothing" => Ok(Converted::NotHeld),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        let reply = self.ask(&script::INSPECT, &name.clone().into(), &[]).await?;
+        let (holders, waiters) = (reply::holders(reply.list(1)), reply::waiters(reply.list(2)));
+        let is_used = !holders.is_empty() || !waiters.is_empty();
+        Ok(is_used.then(|| Status { name: name.clone(), holders, waiters }))
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        let mut found = Vec::new();
+        for name in self.names(prefix).await? {
+            if found.len() == limit {
+                break;
+            }
+            found.extend(self.inspect(&name).await?);
+        }
+        Ok(found)
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        let reply = self.ask(&script::EVICT, &name.clone().into(), &[&self.seen()]).await?;
+        match reply.word().as_str() {
+            "evicted" => Ok(Evicted { holders: reply::owners(reply.list(1)) }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fenced: true,
+            fence_blocks: true,
+            fair: true,
+            shared: true,
+            permits: true,
+            several_names: true,
+            conversions: true,
+            pushed: true,
+            outlives_process: true,
+            late_window: self.settings.timeout + 2 * SLACK,
+            ..Capabilities::none("redis")
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

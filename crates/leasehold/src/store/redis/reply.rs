@@ -1,0 +1,188 @@
+//! What the scripts answer, in our own words.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::claim::{Busy, Holder, Permits, Share, Waiter};
+use crate::error::{Error, Result};
+use crate::event::Loss;
+use crate::fence::Fence;
+use crate::token::{Owner, Token};
+
+/// An answer of a script: a word, and what belongs to it.
+#[derive(Debug)]
+pub(super) struct Reply(Vec<Value>);
+
+impl Reply {
+    pub(super) fn new(value: Value) -> Result<Self> {
+        match value {
+            Value::Array(values) if !values.is_empty() => Ok(Reply(values)),
+            other => Err(odd(&other)),
+        }
+    }
+
+    pub(super) fn word(&self) -> String {
+        self.text(0)
+    }
+
+    /// Bytes that are no text are shown as such: they are another library's.
+    pub(super) fn text(&self, at: usize) -> String {
+        self.0.get(at).map(text).unwrap_or_default()
+    }
+
+    pub(super) fn integer(&self, at: usize) -> i64 {
+        match self.0.get(at) {
+            Some(Value::Int(n)) => *n,
+            Some(value) => text(value).parse().unwrap_or(0),
+            None => 0,
+        }
+    }
+
+    pub(super) fn fence(&self, at: usize) -> Result<Fence> {
+        match u64::try_from(self.integer(at)) {
+            Ok(fence) => Fence::new(fence),
+            Err(_) => Err(self.unexpected()),
+        }
+    }
+
+    pub(super) fn fences(&self, at: usize) -> u16 {
+        u16::try_from(self.integer(at)).unwrap_or(1).max(1)
+    }
+
+    pub(super) fn list(&self, at: usize) -> &[Value] {
+        match self.0.get(at) {
+            Some(Value::Array(values)) => values,
+            _ => &[],
+        }
+    }
+
+    /// `busy value left waiters`
+    pub(super) fn busy(&self) -> Busy {
+        let value = self.text(1);
+        let held = !value.is_empty();
+        Busy {
+            holder: held.then(|| owner(&value)),
+            remaining: u64::try_from(self.integer(2)).ok().filter(|_| held).map(Duration::from_millis),
+            waiters: usize::try_from(self.integer(3)).unwrap_or(0),
+        }
+    }
+
+    /// `lost taken | lost deleted`
+    pub(super) fn loss(&self) -> Loss {
+        if self.text(1) == "taken" { Loss::Taken } else { Loss::Deleted }
+    }
+
+    /// Answers that mean the same wherever they come from, and what nobody expects.
+    pub(super) fn unexpected(&self) -> Error {
+        let why = match self.word().as_str() {
+            "limit" => "the fence is at its limit of 2^53 - 1".to_owned(),
+            "foreign" => format!(
+                "the key `{}` is of type {}, which is no lock; use another name or prefix, or remove it",
+                self.text(1).escape_debug(),
+                self.text(2)
+            ),
+            _ => format!("an answer that makes no sense: {self:?}"),
+        };
+        Error::Refused { store: "redis", why }
+    }
+}
+
+fn odd(value: &Value) -> Error {
+    Error::Refused { store: "redis", why: format!("an answer that makes no sense: {value:?}") }
+}
+
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Int(n) => n.to_string(),
+        Value::Okay => "OK".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Who a value belongs to, for people.
+fn owner(value: &str) -> Owner {
+    parsed(value).map_or_else(somebody_else, |(owner, _)| owner)
+}
+
+fn somebody_else() -> Owner {
+    Owner::new("another library").unwrap_or_else(|_| Owner::this_process())
+}
+
+/// `token#fence…` by lines of which the first counts.
+fn parsed(value: &str) -> Option<(Owner, Fence)> {
+    let (token, fence) = value.lines().next()?.rsplit_once('#')?;
+    let fence: String = fence.chars().take_while(char::is_ascii_digit).collect();
+    Some((Token::parse(token).ok()?.owner(), Fence::new(fence.parse().ok()?).ok()?))
+}
+
+pub(super) fn share_text(share: Share) -> String {
+    match share {
+        Share::Exclusive => "x".to_owned(),
+        Share::Shared => "r".to_owned(),
+        Share::Permits(permits) => {
+            let barging = if permits.is_barging() { "b" } else { "" };
+            format!("p{}/{}{barging}", permits.take(), permits.limit())
+        }
+    }
+}
+
+fn share_read(text: &str) -> Share {
+    let permits = || {
+        let (take, limit) = text.strip_prefix('p')?.split_once('/')?;
+        let permits = Permits::new(take.parse().ok()?, limit.trim_end_matches('b').parse().ok()?).ok()?;
+        Some(Share::Permits(if limit.ends_with('b') { permits.barging() } else { permits }))
+    };
+    match text {
+        "r" => Share::Shared,
+        _ => permits().unwrap_or(Share::Exclusive),
+    }
+}
+
+/// `{VALUE or member, left, …}`
+pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
+    let mut holders: Vec<Holder> = list
+        .chunks_exact(2)
+        .map(|pair| {
+            let (share, value) = member(&text(&pair[0]));
+            let known = parsed(&value);
+            let left = text(&pair[1]).parse().unwrap_or(0);
+            Holder {
+                owner: known.as_ref().map_or_else(somebody_else, |(owner, _)| owner.clone()),
+                share,
+                fence: known.map(|(_, fence)| fence),
+                remaining: Duration::from_millis(left),
+            }
+        })
+        .collect();
+    holders.sort_by_key(|holder| holder.fence);
+    holders
+}
+
+pub(super) fn owners(list: &[Value]) -> Vec<Owner> {
+    list.iter().map(|value| owner(&member(&text(value)).1)).collect()
+}
+
+/// A member of a set of holders, or the value of one alone.
+fn member(text: &str) -> (Share, String) {
+    let is_share = |share: &str| share == "r" || share_read(share) != Share::Exclusive;
+    match text.split_once(':') {
+        Some((share, value)) if is_share(share) => (share_read(share), value.to_owned()),
+        _ => (Share::Exclusive, text.to_owned()),
+    }
+}
+
+/// `{token, share, …}`
+pub(super) fn waiters(list: &[Value]) -> Vec<Waiter> {
+    list.chunks_exact(2)
+        .map(|pair| {
+            let token = Token::parse(&text(&pair[0]));
+            Waiter {
+                owner: token.map_or_else(|_| somebody_else(), |token| token.owner()),
+                share: share_read(&text(&pair[1])),
+            }
+        })
+        .collect()
+}

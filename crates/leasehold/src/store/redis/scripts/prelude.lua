@@ -1,0 +1,375 @@
+-- What the scripts have in common. Each is one step: nothing comes between a look and what follows from it.
+--
+-- State, per name with the main key K:
+--   K              who holds it. A string `VALUE` for one who has it alone, which other libraries' `SET K … NX PX` meets as
+--                  a lock like theirs; or a sorted set of `SHARE:VALUE` (readers, or permits), each with the
+--                  server's time in ms at which it ends. All holders of a name are in this one key, so that an eviction
+--                  can never let a writer in beside readers.
+--                  VALUE is `token#fence`, then `/n` for a block of n fences, `!` if it outlives its client; and by lines
+--                  the main keys, if it was claimed with several.
+--   {K}:line       sorted set of tokens by arrival: who waits, in order.
+--   {K}:wait       hash of token -> entry; and `#b`, how many of them may pass others.
+-- Per server:
+--   LAST = KEYS[1] the highest fence given, or arrival: they are numbers of one sequence, which follows the clock.
+--
+-- An entry is, by lines: shows until (server's ms), ttl (ms), fences, share, channel, detached (0 or 1), main keys.
+-- A share is `x` (alone), `r` (reader), `pTAKE/LIMIT` (permits), with a `b` at the end if it may pass others.
+-- Who is admitted, or has to look again, is told on its client's channel: token, fence, fences; or the token alone.
+
+local LAST = KEYS[1]
+local TIME = redis.call('TIME')
+local NOW = TIME[1] * 1000000 + TIME[2]
+local NOW_MS = math.floor(NOW / 1000)
+local FENCE_MAX = 9007199254740991
+local last, last_is_new
+
+local function integer(n)
+  return string.format('%.0f', n)
+end
+
+-- The first of n new numbers; nil at the limit.
+local function take(n, seen)
+  last = last or tonumber(redis.call('GET', LAST) or 0) or 0
+  local first = math.max(last + 1, NOW, seen + 1)
+  if first + n > FENCE_MAX then
+    return nil
+  end
+  last, last_is_new = first + n - 1, true
+  return first
+end
+
+-- Every script ends with this.
+local function done(reply)
+  if last_is_new then
+    redis.call('SET', LAST, integer(last))
+  end
+  return reply
+end
+
+local function line_of(key)
+  return '{' .. key .. '}:line'
+end
+
+local function wait_of(key)
+  return '{' .. key .. '}:wait'
+end
+
+local function value_of(token, fence, n, detached, keys)
+  local value = token .. '#' .. integer(fence)
+  if n > 1 then
+    value = value .. '/' .. n
+  end
+  if detached then
+    value = value .. '!'
+  end
+  if #keys > 1 then
+    value = value .. '\n' .. table.concat(keys, '\n')
+  end
+  return value
+end
+
+-- nil for a value that is not ours.
+local function parsed(value)
+  local head, keys = string.match(value, '^([^\n]*)\n?(.*)$')
+  local token, fence, n, mark = string.match(head or '', '^(.*)#(%d+)/?(%d*)(!?)$')
+  if not token then
+    return nil
+  end
+  return { token = token, fence = tonumber(fence), n = tonumber(n) or 1, detached = mark == '!', keys = keys, value = value }
+end
+
+-- The same for one of several who hold it together.
+local function member_of(member)
+  local share, kind, weight, value = string.match(member, '^(([rp])(%d*)/?%d*b?):(.*)$')
+  local it = value and parsed(value)
+  if not it then
+    return nil
+  end
+  it.share, it.kind, it.weight, it.member = share, kind, tonumber(weight) or 1, member
+  return it
+end
+
+local function type_of(key)
+  return redis.call('TYPE', key).ok
+end
+
+-- Takes out what has ended, of those who hold it together.
+local function purge(key)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', NOW_MS)
+end
+
+local function share_of(share)
+  local kind = string.sub(share, 1, 1)
+  local take_, limit = string.match(share, '^p(%d+)/(%d+)')
+  return kind, tonumber(take_) or 1, tonumber(limit) or 1, string.sub(share, -1) == 'b'
+end
+
+-- What this token holds at this key, claimed with these names; nil if nothing.
+local function own(key, token, keys)
+  local kind = type_of(key)
+  if kind == 'string' then
+    local it = parsed(redis.call('GET', key))
+    if it and it.token == token and it.keys == keys then
+      it.share, it.kind, it.left = 'x', 'x', redis.call('PTTL', key)
+      return it
+    end
+  elseif kind == 'zset' then
+    purge(key)
+    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+      if string.find(member, ':' .. token .. '#', 1, true) then
+        local it = member_of(member)
+        if it and it.token == token and it.keys == keys then
+          it.left = tonumber(redis.call('ZSCORE', key, member)) - NOW_MS
+          return it
+        end
+      end
+    end
+  end
+  return nil
+end
+
+-- The same at every one of these keys, or nothing: a token shown at other names than it claimed holds nothing there.
+local function own_all(keys, token)
+  local found = {}
+  local claimed = #keys > 1 and table.concat(keys, '\n') or ''
+  for i, key in ipairs(keys) do
+    found[i] = own(key, token, claimed)
+    if not found[i] then
+      return nil
+    end
+  end
+  return found
+end
+
+-- Whether a share fits beside the holders of a key, but for one of them. A second answer of 'foreign' is for a key that is no
+-- lock at all.
+local function fits(key, share, except)
+  local kind = type_of(key)
+  if kind == 'none' then
+    return true
+  elseif kind == 'string' then
+    return except ~= nil and redis.call('GET', key) == except
+  elseif kind ~= 'zset' then
+    return false, 'foreign'
+  end
+  purge(key)
+  local wanted, weight, limit = share_of(share)
+  local used = 0
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    if member ~= except then
+      local it = member_of(member)
+      if not it or wanted == 'x' or it.kind ~= wanted then
+        return false, (not it) and 'foreign' or nil
+      elseif wanted == 'r' then
+        return true
+      end
+      used = used + it.weight
+    end
+  end
+  return wanted ~= 'p' or used + weight <= limit
+end
+
+-- Makes it last at least so long.
+local function stretch(key, ttl)
+  if redis.call('PTTL', key) < ttl then
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+
+local function hold(key, share, value, ttl)
+  if share == 'x' then
+    redis.call('SET', key, value, 'PX', ttl)
+  else
+    redis.call('ZADD', key, NOW_MS + ttl, share .. ':' .. value)
+    stretch(key, ttl)
+  end
+end
+
+local function drop(key, it)
+  if it.kind == 'x' then
+    redis.call('DEL', key)
+  else
+    redis.call('ZREM', key, it.member)
+  end
+end
+
+-- Moves the end of a holding on, never back.
+local function rearm(key, it, ttl)
+  if it.left < ttl then
+    if it.kind ~= 'x' then
+      redis.call('ZADD', key, NOW_MS + ttl, it.member)
+    end
+    stretch(key, ttl)
+  end
+end
+
+local function entry_of(text)
+  local fields, keys = {}, {}
+  for field in string.gmatch(text, '([^\n]*)\n?') do
+    fields[#fields + 1] = field
+  end
+  for i = 7, #fields do
+    if fields[i] ~= '' then
+      keys[#keys + 1] = fields[i]
+    end
+  end
+  return {
+    shows_until = tonumber(fields[1]), ttl = tonumber(fields[2]), n = tonumber(fields[3]), share = fields[4],
+    channel = fields[5], detached = fields[6] == '1', keys = keys,
+  }
+end
+
+local function tell(channel, message)
+  return redis.call('PUBLISH', channel, message)
+end
+
+local function first_in(key)
+  return redis.call('ZRANGE', line_of(key), 0, 0)[1]
+end
+
+-- The new first in line is the one who watches the holder's end.
+local function tell_first(key)
+  local token = first_in(key)
+  local text = token and redis.call('HGET', wait_of(key), token)
+  local entry = text and entry_of(text)
+  if entry and entry.channel ~= '' then
+    tell(entry.channel, token)
+  end
+end
+
+local function step_out(token, entry)
+  local barges = string.sub(entry.share, -1) == 'b'
+  for _, key in ipairs(entry.keys) do
+    redis.call('ZREM', line_of(key), token)
+    redis.call('HDEL', wait_of(key), token)
+    if barges and redis.call('HINCRBY', wait_of(key), '#b', -1) <= 0 then
+      redis.call('HDEL', wait_of(key), '#b')
+    end
+  end
+end
+
+-- First in line at each of its names (but for those who are not there now), or free to pass; and fitting.
+local function may_enter(token, entry, skipped)
+  local _, _, _, barges = share_of(entry.share)
+  for _, key in ipairs(entry.keys) do
+    if not barges then
+      local ahead = 0
+      while true do
+        local at = redis.call('ZRANGE', line_of(key), ahead, ahead)[1]
+        if at == token then
+          break
+        elseif not at or not skipped[at] then
+          return false
+        end
+        ahead = ahead + 1
+      end
+    end
+    if not fits(key, entry.share) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Serves the lines at these keys, and at every key this frees in turn: whoever called. `caller` is there in any case. Says
+-- whether somebody may have been left because there were too many.
+local function admit(keys, caller)
+  local todo, skipped, budget = {}, {}, 128
+  for _, key in ipairs(keys) do
+    todo[#todo + 1] = key
+  end
+  while #todo > 0 do
+    local key = table.remove(todo)
+    local passed = '-inf'
+    while true do
+      local found = redis.call('ZRANGEBYSCORE', line_of(key), passed, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      local token = found[1]
+      if not token then
+        break
+      end
+      passed = '(' .. found[2]
+      local text = redis.call('HGET', wait_of(key), token)
+      local entry = text and entry_of(text)
+      local is_served, ends = false, false
+      if not entry then
+        redis.call('ZREM', line_of(key), token)
+      elseif entry.shows_until <= NOW_MS then
+        step_out(token, entry)
+        is_served = true
+      elseif not may_enter(token, entry, skipped) then
+        ends = not redis.call('HGET', wait_of(key), '#b')
+      else
+        if budget == 0 then
+          return true
+        end
+        budget = budget - 1
+        local fence = take(entry.n, 0)
+        if not fence then
+          return false
+        end
+        local is_there = token == caller or entry.channel == ''
+          or tell(entry.channel, token .. '\n' .. integer(fence) .. '\n' .. entry.n) > 0
+        if is_there then
+          step_out(token, entry)
+          local value = value_of(token, fence, entry.n, entry.detached, entry.keys)
+          for _, its in ipairs(entry.keys) do
+            hold(its, entry.share, value, entry.ttl)
+          end
+          is_served, ends = true, entry.share == 'x'
+        else
+          skipped[token] = true
+        end
+      end
+      if is_served then
+        for _, its in ipairs(entry.keys) do
+          if its ~= key then
+            todo[#todo + 1] = its
+          end
+        end
+      end
+      if ends then
+        break
+      end
+    end
+  end
+  return false
+end
+
+-- Leaves the lines it stands in. Says whether it stood there.
+local function leave(keys, token)
+  local text = redis.call('HGET', wait_of(keys[1]), token)
+  local entry = text and entry_of(text)
+  if not entry or #entry.keys ~= #keys then
+    return false
+  end
+  local firsts = {}
+  for _, key in ipairs(entry.keys) do
+    if first_in(key) == token then
+      firsts[#firsts + 1] = key
+    end
+  end
+  step_out(token, entry)
+  admit(entry.keys)
+  for _, key in ipairs(firsts) do
+    tell_first(key)
+  end
+  return true
+end
+
+local function names()
+  local keys = {}
+  for i = 2, #KEYS do
+    keys[#keys + 1] = KEYS[i]
+  end
+  return keys
+end
+
+-- Why a claim is not there any more.
+local function gone(keys)
+  for _, key in ipairs(keys) do
+    if redis.call('EXISTS', key) == 1 then
+      return 'taken'
+    end
+  end
+  return 'deleted'
+end

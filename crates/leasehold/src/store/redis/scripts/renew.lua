@@ -1,0 +1,16 @@
+-- Makes a claim last at least another TTL. Touches main keys only (A16).
+--
+-- KEYS: LAST, the main key of each name
+-- ARGV: 1 token, 2 fence (empty for one who knows the token only), 3 ttl (ms)
+-- Reply: until | lost taken | lost deleted
+-- Guards: token and fence are proven; a claim that has gone is never made again; nothing is ever shortened.
+
+local keys = names()
+local held = own_all(keys, ARGV[1])
+if not held or (ARGV[2] ~= '' and integer(held[1].fence) ~= ARGV[2]) then
+  return { 'lost', gone(keys) }
+end
+for i, key in ipairs(keys) do
+  rearm(key, held[i], tonumber(ARGV[3]))
+end
+return { 'until' }
