@@ -13,26 +13,33 @@ pub(super) struct Script {
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
 impl Script {
-    fn new(body: &str) -> Self {
-        let source = format!("{PRELUDE}\n{body}");
+    /// What is quick comes before the prelude: most calls need none of that.
+    fn new(quick: &str, body: &str) -> Self {
+        let source = format!("{quick}\n{PRELUDE}\n{body}");
         let digest = sha1_smol::Sha1::from(&source).digest().to_string();
         Script { source, digest }
     }
 }
 
-macro_rules! scripts {
-    ($($constant:ident = $file:literal;)*) => {
-        $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file, ".lua"))));)*
-    };
-}
+pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(include_str!("scripts/acquire_free.lua"), include_str!("scripts/acquire.lua"))
+});
 
-scripts! {
-    ACQUIRE = "acquire";
-    RELEASE = "release";
-    RENEW = "renew";
-    DETACH = "detach";
-    CONVERT = "convert";
-    INSPECT = "inspect";
-    EVICT = "evict";
-}
+pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(include_str!("scripts/release_alone.lua"), include_str!("scripts/release.lua"))
+});
+
+pub(super) static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/renew_alone.lua"), include_str!("scripts/renew.lua")));
+
+pub(super) static DETACH: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", include_str!("scripts/detach.lua")));
+
+pub(super) static CONVERT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", include_str!("scripts/convert.lua")));
+
+pub(super) static INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", include_str!("scripts/inspect.lua")));
+
+pub(super) static EVICT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", include_str!("scripts/evict.lua")));

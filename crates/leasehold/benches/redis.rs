@@ -1,0 +1,304 @@
+//! `redis:` beside the bare `redis` crate, which sends the same number of requests. Prints ratios of medians of interleaved
+//! runs, with their spread; absolute figures do not carry over to another machine or day.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+use leasehold_lab::{Kind, Server};
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{Client, IntoConnectionInfo, ProtocolVersion, cmd};
+use tokio::runtime::{Builder, Runtime};
+
+/// Odd, so that the median is one of the runs.
+const ROUNDS: usize = 11;
+const PAIRS: u64 = 4_000;
+const HAND_OVERS: u32 = 200;
+
+/// What a child of this program does, and where.
+const ROLE: &str = "LEASEHOLD_BENCH_ROLE";
+const WHERE: &str = "LEASEHOLD_BENCH_WHERE";
+
+fn main() {
+    if let Some(role) = std::env::var_os(ROLE) {
+        return child(role.to_str().unwrap(), &std::env::var(WHERE).unwrap());
+    }
+    let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let wanted = |name: &str| filter.is_empty() || filter.iter().any(|word| name.contains(word.as_str()));
+    let server = Server::start(Kind::Redis).unwrap();
+    let url = server.url();
+    for tasks in [1, 64, 1_000] {
+        if wanted("redis: uncontended lock + release, beside bare scripts") {
+            uncontended(&url, tasks);
+        }
+    }
+    if wanted("redis: hand-over between two processes, beside a bare PING") {
+        hand_over(&url);
+    }
+    if wanted("redis: one name, many tasks of one client, with and without meeting") {
+        meeting(&url);
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn spread(values: &[f64]) -> String {
+    let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
+    format!("{least:.2} to {most:.2}")
+}
+
+// ---- uncontended ----
+
+/// A lock with a fence and an expiry, and nothing else.
+const TAKE: &str = "local f = redis.call('INCR', KEYS[2])
+if redis.call('SET', KEYS[1], ARGV[1] .. '#' .. f, 'NX', 'PX', ARGV[2]) then return f else return 0 end";
+const DROP: &str = "local v = redis.call('GET', KEYS[1])
+if v and string.sub(v, 1, #ARGV[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+#[derive(Clone)]
+struct Bare {
+    connection: MultiplexedConnection,
+    take: String,
+    drop: String,
+}
+
+impl Bare {
+    async fn open(url: &str) -> Self {
+        let info = url.into_connection_info().unwrap();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info =
+            info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let mut connection = Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let take = cmd("SCRIPT").arg("LOAD").arg(TAKE).query_async(&mut connection).await.unwrap();
+        let drop = cmd("SCRIPT").arg("LOAD").arg(DROP).query_async(&mut connection).await.unwrap();
+        Bare { connection, take, drop }
+    }
+
+    async fn pair(&mut self, key: &str, token: &str) {
+        let mut take = cmd("EVALSHA");
+        take.arg(&self.take).arg(2).arg(key).arg("bare:fence").arg(token).arg(30_000);
+        assert_ne!(take.query_async::<u64>(&mut self.connection).await.unwrap(), 0);
+        let mut drop = cmd("EVALSHA");
+        drop.arg(&self.drop).arg(1).arg(key).arg(token);
+        assert_eq!(drop.query_async::<u64>(&mut self.connection).await.unwrap(), 1);
+    }
+}
+
+/// Runs `tasks` of these until all pairs are done; µs per pair.
+async fn timed<F: Future<Output = ()> + 'static>(tasks: u64, work: impl Fn(u64, u64) -> F) -> f64 {
+    let each = (PAIRS / tasks).max(4);
+    let start = Instant::now();
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let running: Vec<_> = (0..tasks).map(|task| tokio::task::spawn_local(work(task, each))).collect();
+            for task in running {
+                task.await.unwrap();
+            }
+        })
+        .await;
+    start.elapsed().as_secs_f64() * 1e6 / (each * tasks) as f64
+}
+
+fn uncontended(url: &str, tasks: u64) {
+    let runtime = runtime();
+    runtime.block_on(async {
+        let locks = leasehold::connect(url).await.unwrap();
+        let bare = Bare::open(url).await;
+        let ours = || {
+            timed(tasks, |task, each| {
+                let mutex = locks.mutex(format!("orders:{task:06}"));
+                async move {
+                    for _ in 0..each {
+                        mutex.lock().await.unwrap().release().await.unwrap();
+                    }
+                }
+            })
+        };
+        let theirs = || {
+            timed(tasks, |task, each| {
+                let (mut bare, key) = (bare.clone(), format!("bare:orders:{task:06}"));
+                async move {
+                    for _ in 0..each {
+                        bare.pair(&key, "0123456789abcdef0123456789abcdef@host:12345").await;
+                    }
+                }
+            })
+        };
+        (ours().await, theirs().await);
+        let mut runs = Vec::new();
+        for _ in 0..ROUNDS {
+            runs.push((ours().await, theirs().await));
+        }
+        let ratios: Vec<f64> = runs.iter().map(|(ours, theirs)| ours / theirs).collect();
+        println!("\n| lock + release, {tasks} tasks | µs per pair | time, ratio | spread | throughput, ratio |\n|---|---|---|---|---|");
+        println!("| bare scripts | {:.1} | 1 | | 1 |", median(&runs.iter().map(|run| run.1).collect::<Vec<_>>()));
+        println!(
+            "| leasehold | {:.1} | {:.2} | {} | {:.2} |",
+            median(&runs.iter().map(|run| run.0).collect::<Vec<_>>()),
+            median(&ratios),
+            spread(&ratios),
+            1.0 / median(&ratios)
+        );
+        locks.close().await;
+    });
+}
+
+// ---- hand-over ----
+
+fn spawn(role: &str, url: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .env(ROLE, role)
+        .env(WHERE, url)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn child(role: &str, url: &str) {
+    runtime().block_on(async {
+        let locks = leasehold::connect(url).await.unwrap();
+        match role {
+            "takes" => {
+                // Waits for its turn, and lets go at once.
+                loop {
+                    let lease = locks.mutex("handed").lock().await.unwrap();
+                    println!("{}", now_ns());
+                    lease.release().await.unwrap();
+                    // The other takes it back before this asks again.
+                    std::io::stdin().read_line(&mut String::new()).unwrap();
+                }
+            }
+            other => panic!("no role `{other}`"),
+        }
+    });
+}
+
+/// The machine's clock, the same in all its processes.
+fn now_ns() -> u128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128
+}
+
+fn hand_over(url: &str) {
+    use std::io::Write;
+    let runtime = runtime();
+    let mut taker = spawn("takes", url);
+    let mut said = BufReader::new(taker.stdout.take().unwrap());
+    let mut keys = taker.stdin.take().unwrap();
+    let locks = runtime.block_on(leasehold::connect(url)).unwrap();
+    let mutex = locks.mutex("handed");
+    let mut line = String::new();
+    // The child has it first, to be in step.
+    said.read_line(&mut line).unwrap();
+    let mut ours = || {
+        let each: Vec<f64> = (0..HAND_OVERS)
+            .map(|_| {
+                let lease = runtime.block_on(mutex.lock()).unwrap();
+                keys.write_all(b"\n").unwrap();
+                runtime.block_on(async {
+                    while locks
+                        .inspect("handed")
+                        .await
+                        .unwrap()
+                        .is_none_or(|status| status.waiters.is_empty())
+                    {}
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                });
+                let released = now_ns();
+                runtime.block_on(lease.release()).unwrap();
+                line.clear();
+                said.read_line(&mut line).unwrap();
+                (line.trim().parse::<u128>().unwrap() - released) as f64 / 1e3
+            })
+            .collect();
+        median(&each)
+    };
+    let mut bare = runtime.block_on(Bare::open(url));
+    let mut ping = || {
+        let each: Vec<f64> = (0..HAND_OVERS)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(1));
+                let start = Instant::now();
+                runtime.block_on(async {
+                    cmd("PING").query_async::<String>(&mut bare.connection).await.unwrap()
+                });
+                start.elapsed().as_secs_f64() * 1e6
+            })
+            .collect();
+        median(&each)
+    };
+    (ours(), ping());
+    let runs: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (ours(), ping())).collect();
+    let ratios: Vec<f64> = runs.iter().map(|(ours, ping)| ours / ping).collect();
+    println!("\n| hand-over between two processes | µs | ratio | spread |\n|---|---|---|---|");
+    println!("| a bare PING | {:.1} | 1 | |", median(&runs.iter().map(|run| run.1).collect::<Vec<_>>()));
+    println!(
+        "| release here, lock there | {:.1} | {:.2} | {} |",
+        median(&runs.iter().map(|run| run.0).collect::<Vec<_>>()),
+        median(&ratios),
+        spread(&ratios)
+    );
+    taker.kill().unwrap();
+    taker.wait().unwrap();
+}
+
+// ---- meeting ----
+
+fn meeting(url: &str) {
+    const TASKS: u64 = 64;
+    let runtime = runtime();
+    runtime.block_on(async {
+        let locks: Locks = leasehold::connect(url).await.unwrap();
+        let rate = |strict: bool, total: u64| {
+            let mutex = locks.mutex("one");
+            let mutex = if strict { mutex.strict_order() } else { mutex };
+            async move {
+                let done = Arc::new(AtomicU64::new(0));
+                let start = Instant::now();
+                let tasks: Vec<_> = (0..TASKS)
+                    .map(|_| {
+                        let (mutex, done) = (mutex.clone(), done.clone());
+                        tokio::spawn(async move {
+                            while done.fetch_add(1, Ordering::Relaxed) < total {
+                                mutex.lock().await.unwrap().release().await.unwrap();
+                            }
+                        })
+                    })
+                    .collect();
+                for task in tasks {
+                    task.await.unwrap();
+                }
+                total as f64 / start.elapsed().as_secs_f64()
+            }
+        };
+        let mut runs = Vec::new();
+        for _ in 0..ROUNDS {
+            runs.push((rate(false, 20_000).await, rate(true, 1_000).await));
+        }
+        let ratios: Vec<f64> = runs.iter().map(|(with, without)| with / without).collect();
+        println!("\n| {TASKS} tasks of one client, one name | hand-overs per s | ratio | spread |\n|---|---|---|---|");
+        println!("| each in the server's line | {:.0} | 1 | |", median(&runs.iter().map(|run| run.1).collect::<Vec<_>>()));
+        println!(
+            "| meeting in the client | {:.0} | {:.1} | {} |",
+            median(&runs.iter().map(|run| run.0).collect::<Vec<_>>()),
+            median(&ratios),
+            spread(&ratios)
+        );
+        locks.close().await;
+    });
+}
