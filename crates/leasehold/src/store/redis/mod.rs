@@ -114,8 +114,9 @@ impl Redis {
         self.seen.fetch_max(fence.get(), Ordering::Relaxed);
     }
 
-    fn seen(&self) -> String {
-        self.seen.load(Ordering::Relaxed).to_string()
+    /// Above every fence that was seen.
+    fn lowest(&self) -> String {
+        (self.seen.load(Ordering::Relaxed) + 1).to_string()
     }
 
     /// One attempt of an acquire.
@@ -124,17 +125,24 @@ impl Redis {
         let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
         // Longer than the time between two looks, with room for one that is not answered.
         let show = ttl.as_duration().max(ttl.third() + 2 * self.settings.timeout);
+        let (fences, share) = (claim.fences.max(1), ticket.share);
+        let is_plain =
+            share == Share::Exclusive && fences == 1 && !claim.detached && ticket.names.only().is_some();
+        let rest = format!(
+            "{}\n{fences}\n{}\n{}\n{}\n{}",
+            u8::from(waits),
+            share_text(share),
+            show.as_millis(),
+            u8::from(claim.detached),
+            self.channel
+        );
         let args = [
             ticket.token.expose(),
             &ttl.as_ms().to_string(),
-            &claim.fences.max(1).to_string(),
-            &self.seen(),
             &not_after.to_string(),
-            if waits { "1" } else { "0" },
-            &share_text(ticket.share),
-            &self.channel,
-            &show.as_millis().to_string(),
-            if claim.detached { "1" } else { "0" },
+            &self.lowest(),
+            if is_plain { "plain" } else { "other" },
+            &rest,
         ];
         let answer = self.link.run(session, &script::ACQUIRE, &self.keys(&ticket.names), &args).await?;
         Reply::new(answer).map_err(|error| {
@@ -143,8 +151,10 @@ impl Redis {
     }
 
     fn granted(&self, reply: &Reply, ttl: Ttl, sent: Deadline) -> Result<Grant> {
-        let fence = reply.fence(1)?;
-        let fences = reply.fences(2);
+        let (fence, fences) = match reply.plain() {
+            Some(fence) => (fence?, 1),
+            None => (reply.fence(1)?, reply.fences(2)),
+        };
         self.saw(fence.plus(u64::from(fences) - 1)?);
         Ok(Grant { fence, fences, valid_until: sent.plus(ttl.validity()) })
     }
@@ -168,6 +178,7 @@ impl Redis {
         let sent = self.clock.now();
         let reply = self.ask(script, &ticket.names, args).await?;
         match reply.word().as_str() {
+            _ if reply.is_yes() => Ok(Renewed::Until(sent.plus(ttl.validity()))),
             "until" => Ok(Renewed::Until(sent.plus(ttl.validity()))),
             "lost" => Ok(Renewed::Lost(reply.loss())),
             _ => Err(reply.unexpected()),
@@ -286,6 +297,9 @@ impl Store for Redis {
             let sent = self.clock.now();
             let mut look_again = sent.plus(ttl.third());
             match self.try_acquire(&session, claim, waits).await {
+                Ok(reply) if reply.plain().is_some() => {
+                    return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?));
+                }
                 Ok(reply) => match reply.word().as_str() {
                     "granted" => return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?)),
                     "busy" => return Ok(Acquired::Busy(reply.busy())),
@@ -333,6 +347,7 @@ impl Store for Redis {
         loop {
             let reply = self.ask(&script::RELEASE, &ticket.names, &[ticket.token.expose()]).await?;
             match reply.word().as_str() {
+                _ if reply.is_yes() => return Ok(Released::Released),
                 "released" => released = Released::Released,
                 "nothing" => {}
                 _ => return Err(reply.unexpected()),
@@ -352,7 +367,7 @@ impl Store for Redis {
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
-        let args = [ticket.token.expose(), &fence, &share_text(to), &self.seen()];
+        let args = [ticket.token.expose(), &fence, &share_text(to), &self.lowest()];
         let sent = self.clock.now();
         let reply = self.ask(&script::CONVERT, &ticket.names, &args).await?;
         match reply.word().as_str() {
@@ -387,7 +402,7 @@ impl Store for Redis {
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let reply = self.ask(&script::EVICT, &name.clone().into(), &[&self.seen()]).await?;
+        let reply = self.ask(&script::EVICT, &name.clone().into(), &[&self.lowest()]).await?;
         match reply.word().as_str() {
             "evicted" => Ok(Evicted { holders: reply::owners(reply.list(1)) }),
             _ => Err(reply.unexpected()),

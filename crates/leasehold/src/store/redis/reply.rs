@@ -18,12 +18,27 @@ impl Reply {
     pub(super) fn new(value: Value) -> Result<Self> {
         match value {
             Value::Array(values) if !values.is_empty() => Ok(Reply(values)),
+            // What most requests come to is said in as few bytes as it takes.
+            Value::BulkString(_) | Value::Int(1) => Ok(Reply(vec![value])),
             other => Err(odd(&other)),
         }
     }
 
     pub(super) fn word(&self) -> String {
         self.text(0)
+    }
+
+    /// The fence of a plain grant.
+    pub(super) fn plain(&self) -> Option<Result<Fence>> {
+        match self.0.as_slice() {
+            [Value::BulkString(_)] => Some(self.fence(0)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is the short form of yes.
+    pub(super) fn is_yes(&self) -> bool {
+        matches!(self.0.as_slice(), [Value::Int(1)])
     }
 
     /// Bytes that are no text are shown as such: they are another library's.

@@ -1,16 +1,18 @@
 -- Takes a share of some names, or a place in their lines; asked again, shows that one still waits (A3, A5, A6, A8, A9).
 --
 -- KEYS: LAST, the main key of each name
--- ARGV: 1 token, 2 ttl (ms), 3 fences, 4 highest fence seen, 5 not after (server's µs; 0 for any time), 6 waits (0 or 1),
---       7 share, 8 channel (empty: nobody listens), 9 shows itself within (ms), 10 detached (0 or 1)
--- Reply: granted fence fences | busy value left(ms) waiters | queued last look(ms) | late now(µs) | foreign key type | limit
+-- ARGV: 1 token, 2 ttl (ms), 3 not after (server's µs), 4 lowest fence (above every fence this client has seen), 5 `plain`
+--       for one name, to be had alone, with one fence and not detached, or else `other`, 6 by lines: waits (0 or 1), fences,
+--       share, shows itself within (ms), detached (0 or 1), channel (empty: nobody listens)
+-- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | late now(µs) | foreign key type | limit
 -- Guards: one holder alone, or several together; first come, first served; no claim without an end.
 
-local token, ttl, n, seen, not_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local waits, share, channel, show, detached = ARGV[6] == '1', ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10] == '1'
+local token, ttl, not_after, lowest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local waits, n, share, show, detached, channel = string.match(ARGV[6], '^(%d)\n(%d+)\n([^\n]*)\n(%d+)\n(%d)\n(.*)$')
+waits, n, show, detached = waits == '1', tonumber(n), tonumber(show), detached == '1'
 local keys = names()
 
-if not_after > 0 and NOW > not_after then
+if NOW > not_after then
   return { 'late', integer(NOW) }
 end
 
@@ -73,7 +75,7 @@ if not waits then
   if not is_free then
     return done(busy())
   end
-  local fence = take(n, seen)
+  local fence = take(n, lowest)
   if not fence then
     return done({ 'limit' })
   end
@@ -90,7 +92,7 @@ local barges = string.sub(share, -1) == 'b'
 local arrival
 for _, key in ipairs(keys) do
   if not redis.call('ZSCORE', line_of(key), token) then
-    arrival = arrival or take(1, seen)
+    arrival = arrival or take(1, lowest)
     if not arrival then
       return done({ 'limit' })
     end

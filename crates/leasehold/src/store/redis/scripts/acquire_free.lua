@@ -1,15 +1,21 @@
--- Most claims: one name, to have it alone, which nobody holds and nobody waits for. As few calls as it takes; everything else
--- is decided below.
-if #KEYS == 2 and ARGV[7] == 'x' and redis.call('EXISTS', '{' .. KEYS[2] .. '}:line') == 0 then
+-- Most claims: one name, to have it alone, with one fence, which nobody holds and nobody waits for. As few calls as it takes;
+-- everything else is decided below.
+if ARGV[5] == 'plain' and redis.call('EXISTS', KEYS[2], '{' .. KEYS[2] .. '}:line') == 0 then
   local time = redis.call('TIME')
-  local now, not_after, n = time[1] * 1000000 + time[2], tonumber(ARGV[5]), tonumber(ARGV[3])
-  local fence = math.max((tonumber(redis.call('GET', KEYS[1])) or 0) + 1, now, ARGV[4] + 1)
-  if (not_after == 0 or now <= not_after) and fence + n <= 9007199254740991 then
+  local now = time[1] * 1000000 + time[2]
+  if now <= tonumber(ARGV[3]) then
+    local fence = math.max(now, tonumber(ARGV[4]))
     local first = string.format('%.0f', fence)
-    local value = ARGV[1] .. '#' .. first .. (n > 1 and '/' .. n or '') .. (ARGV[10] == '1' and '!' or '')
-    if redis.call('SET', KEYS[2], value, 'NX', 'PX', ARGV[2]) then
-      redis.call('SET', KEYS[1], n > 1 and string.format('%.0f', fence + n - 1) or first)
-      return { 'granted', first, n }
+    local last = redis.call('SET', KEYS[1], first, 'GET')
+    if last and tonumber(last) and tonumber(last) >= fence then
+      -- The clock was set back, or somebody was here within this microsecond.
+      fence = tonumber(last) + 1
+      first = string.format('%.0f', fence)
+      redis.call('SET', KEYS[1], fence <= 9007199254740991 and first or last)
+    end
+    if fence <= 9007199254740991 then
+      redis.call('SET', KEYS[2], ARGV[1] .. '#' .. first, 'PX', ARGV[2])
+      return first
     end
   end
 end

@@ -1,7 +1,7 @@
 -- Changes the share of a held claim without a gap, if it fits, with a new fence.
 --
 -- KEYS: LAST, the main key of each name
--- ARGV: 1 token, 2 fence (empty for one who knows the token only), 3 to which share, 4 highest fence seen
+-- ARGV: 1 token, 2 fence (empty for one who knows the token only), 3 to which share, 4 lowest fence
 -- Reply: converted fence fences left(ms) | refused | nothing | limit
 -- Guards: a late duplicate of an earlier conversion changes nothing.
 

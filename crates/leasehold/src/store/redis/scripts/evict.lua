@@ -1,7 +1,7 @@
 -- An operator's forced release: takes a name from whoever holds it, and raises the fence.
 --
 -- KEYS: LAST, its main key
--- ARGV: 1 highest fence seen
+-- ARGV: 1 lowest fence
 -- Reply: evicted {VALUE or member, …} | foreign key type | limit
 -- Guards: the next fence is higher than any before, also if nobody held it.
 

@@ -28,9 +28,9 @@ local function integer(n)
 end
 
 -- The first of n new numbers; nil at the limit.
-local function take(n, seen)
+local function take(n, lowest)
   last = last or tonumber(redis.call('GET', LAST) or 0) or 0
-  local first = math.max(last + 1, NOW, seen + 1)
+  local first = math.max(last + 1, NOW, lowest)
   if first + n > FENCE_MAX then
     return nil
   end

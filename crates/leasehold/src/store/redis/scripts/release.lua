@@ -2,7 +2,7 @@
 --
 -- KEYS: LAST, the main key of each name
 -- ARGV: 1 token
--- Reply: released more | nothing more, where `more` is 1 if there were too many to admit at once
+-- Reply: 1 (released, and nobody waits) | released more | nothing more, where `more` is 1 if there were too many to admit at once
 -- Guards: only the token's own claim is touched; a grant never goes to nobody.
 
 local keys = names()

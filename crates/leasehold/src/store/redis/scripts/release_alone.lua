@@ -5,6 +5,6 @@ if #KEYS == 2 then
   if type(value) == 'string' and string.sub(value, 1, #token) == token and not string.find(value, '\n', 1, true)
     and redis.call('EXISTS', '{' .. KEYS[2] .. '}:line') == 0 then
     redis.call('DEL', KEYS[2])
-    return { 'released', 0 }
+    return 1
   end
 end

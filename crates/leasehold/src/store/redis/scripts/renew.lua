@@ -2,7 +2,7 @@
 --
 -- KEYS: LAST, the main key of each name
 -- ARGV: 1 token, 2 fence (empty for one who knows the token only), 3 ttl (ms)
--- Reply: until | lost taken | lost deleted
+-- Reply: 1 or until (renewed) | lost taken | lost deleted
 -- Guards: token and fence are proven; a claim that has gone is never made again; nothing is ever shortened.
 
 local keys = names()

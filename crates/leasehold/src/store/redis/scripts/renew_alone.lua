@@ -7,6 +7,6 @@ if #KEYS == 2 and ARGV[2] ~= '' then
     if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[3]) then
       redis.call('PEXPIRE', KEYS[2], ARGV[3])
     end
-    return { 'until' }
+    return 1
   end
 end
