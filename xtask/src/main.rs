@@ -2,7 +2,9 @@
 
 mod args;
 mod cargo;
+mod company;
 mod deny;
+mod pip;
 mod programs;
 mod report;
 mod steps;

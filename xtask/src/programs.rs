@@ -35,6 +35,8 @@ const PROGRAMS: &[Program] = &[
     },
     Program { name: "openssl", packages: &["openssl"], why: "to make certificates for tests of TLS" },
     Program { name: "redis-server", packages: &["redis-server"], why: "for tests on a real Redis" },
+    Program { name: "node", packages: &["nodejs"], why: "for tests beside other libraries" },
+    Program { name: "npm", packages: &["npm"], why: "for tests beside other libraries" },
 ];
 
 /// Those of the packages that bring a service of the same name.

@@ -5,7 +5,7 @@ use crate::cargo::Cargo;
 use crate::programs;
 use crate::report::Report;
 use crate::tally::Tally;
-use crate::valkey;
+use crate::{company, valkey};
 
 /// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
 /// `--benches` would also start every library and binary with arguments meant for a benchmark.
@@ -92,7 +92,9 @@ fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
 }
 
 fn install(report: &mut Report) -> Result<()> {
-    report.step("programs", || Ok(format!("{}; {}", programs::ensure()?, valkey::ensure()?)))
+    report.step("programs", || {
+        Ok(format!("{}; {}; {}", programs::ensure()?, valkey::ensure()?, company::ensure()?))
+    })
 }
 
 fn tests() -> Cargo {

