@@ -29,7 +29,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 use link::{Link, Session, explained, is_passing};
-use reply::{Reply, share_text, text};
+use reply::{Reply, fence_read, fence_text, share_text, text};
 use script::Script;
 
 /// How long a request may take.
@@ -169,7 +169,7 @@ impl Redis {
     }
 
     async fn renew_one(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
+        let fence = fence_text(ticket.fence);
         let args = [ticket.token.expose(), &fence, &ttl.as_ms().to_string()];
         self.renewed(&script::RENEW, ticket, &args, ttl).await
     }
@@ -230,12 +230,9 @@ fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
     let payload = text(payload);
     let mut lines = payload.lines();
     let Some(token) = lines.next() else { return };
-    let mut number = || lines.next()?.parse::<u64>().ok();
-    let pushed = match (number(), number()) {
-        (Some(fence), Some(fences)) => Fence::new(fence).ok().zip(u16::try_from(fences).ok()),
-        _ => None,
-    };
-    bells.ring(token, pushed.map(|(fence, fences)| Pushed { fence, fences }));
+    let fence = lines.next().and_then(fence_read);
+    let fences = lines.next().and_then(|fences| fences.parse().ok());
+    bells.ring(token, fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences }));
 }
 
 /// Takes what is ours out of the URL.
@@ -304,7 +301,7 @@ impl Store for Redis {
                     "granted" => return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?)),
                     "busy" => return Ok(Acquired::Busy(reply.busy())),
                     "queued" => {
-                        let last = u64::try_from(reply.integer(1)).unwrap_or(u64::MAX);
+                        let last = reply.fence(1).map_or(u64::MAX, Fence::get);
                         queued = Some(Queued { sent, last });
                         let look = u64::try_from(reply.integer(2)).unwrap_or(1);
                         look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
@@ -360,13 +357,13 @@ impl Store for Redis {
     }
 
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
+        let fence = fence_text(ticket.fence);
         let args = [ticket.token.expose(), &fence, &ttl.as_ms().to_string()];
         self.renewed(&script::DETACH, ticket, &args, ttl).await
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        let fence = ticket.fence.map_or_else(String::new, |fence| fence.to_string());
+        let fence = fence_text(ticket.fence);
         let args = [ticket.token.expose(), &fence, &share_text(to), &self.lowest()];
         let sent = self.clock.now();
         let reply = self.ask(&script::CONVERT, &ticket.names, &args).await?;

@@ -55,10 +55,7 @@ impl Reply {
     }
 
     pub(super) fn fence(&self, at: usize) -> Result<Fence> {
-        match u64::try_from(self.integer(at)) {
-            Ok(fence) => Fence::new(fence),
-            Err(_) => Err(self.unexpected()),
-        }
+        fence_read(&self.text(at)).ok_or_else(|| self.unexpected())
     }
 
     pub(super) fn fences(&self, at: usize) -> u16 {
@@ -129,8 +126,18 @@ fn somebody_else() -> Owner {
 /// `token#fence…` by lines of which the first counts.
 fn parsed(value: &str) -> Option<(Owner, Fence)> {
     let (token, fence) = value.lines().next()?.rsplit_once('#')?;
-    let fence: String = fence.chars().take_while(char::is_ascii_digit).collect();
-    Some((Token::parse(token).ok()?.owner(), Fence::new(fence.parse().ok()?).ok()?))
+    let fence: String = fence.chars().take_while(char::is_ascii_hexdigit).collect();
+    Some((Token::parse(token).ok()?.owner(), fence_read(&fence)?))
+}
+
+/// Fences are hexadecimal wherever they are text.
+pub(super) fn fence_read(text: &str) -> Option<Fence> {
+    Fence::new(u64::from_str_radix(text, 16).ok()?).ok()
+}
+
+/// Empty for a ticket without one.
+pub(super) fn fence_text(fence: Option<Fence>) -> String {
+    fence.map_or_else(String::new, |fence| format!("{:x}", fence.get()))
 }
 
 pub(super) fn share_text(share: Share) -> String {

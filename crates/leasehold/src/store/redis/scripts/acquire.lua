@@ -17,7 +17,7 @@ if NOW > not_after then
 end
 
 local function granted(it)
-  return { 'granted', integer(it.fence), it.n }
+  return { 'granted', hex(it.fence), it.n }
 end
 
 -- Held already: the same fences, and at least another TTL.
@@ -82,7 +82,7 @@ if not waits then
   for _, key in ipairs(keys) do
     hold(key, share, value_of(token, fence, n, detached, keys), ttl)
   end
-  return done({ 'granted', integer(fence), n })
+  return done({ 'granted', hex(fence), n })
 end
 
 -- Into the line, or still in it.
@@ -133,5 +133,5 @@ for _, key in ipairs(keys) do
     end
   end
 end
-last = last or tonumber(redis.call('GET', LAST) or 0) or 0
-return done({ 'queued', integer(last), math.max(look, 1) })
+last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
+return done({ 'queued', hex(last), math.max(look, 1) })

@@ -5,12 +5,13 @@ if ARGV[5] == 'plain' and redis.call('EXISTS', KEYS[2], '{' .. KEYS[2] .. '}:lin
   local now = time[1] * 1000000 + time[2]
   if now <= tonumber(ARGV[3]) then
     local fence = math.max(now, tonumber(ARGV[4]))
-    local first = string.format('%.0f', fence)
+    local first = string.format('%x', fence)
     local last = redis.call('SET', KEYS[1], first, 'GET')
-    if last and tonumber(last) and tonumber(last) >= fence then
+    local before = last and tonumber(last, 16) or 0
+    if before >= fence then
       -- The clock was set back, or somebody was here within this microsecond.
-      fence = tonumber(last) + 1
-      first = string.format('%.0f', fence)
+      fence = before + 1
+      first = string.format('%x', fence)
       redis.call('SET', KEYS[1], fence <= 9007199254740991 and first or last)
     end
     if fence <= 9007199254740991 then

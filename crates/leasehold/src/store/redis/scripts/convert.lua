@@ -12,8 +12,8 @@ if not held then
 end
 local first, to = held[1], ARGV[3]
 if first.share == to then
-  return { 'converted', integer(first.fence), first.n, first.left }
-elseif ARGV[2] ~= '' and integer(first.fence) ~= ARGV[2] then
+  return { 'converted', hex(first.fence), first.n, first.left }
+elseif ARGV[2] ~= '' and hex(first.fence) ~= ARGV[2] then
   return { 'nothing' }
 end
 for i, key in ipairs(keys) do
@@ -32,4 +32,4 @@ end
 if to ~= 'x' then
   admit(keys)
 end
-return done({ 'converted', integer(fence), 1, first.left })
+return done({ 'converted', hex(fence), 1, first.left })

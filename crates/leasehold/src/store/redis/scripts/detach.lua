@@ -8,7 +8,7 @@
 local keys = names()
 local ttl = tonumber(ARGV[3])
 local held = own_all(keys, ARGV[1])
-local fence = tonumber(ARGV[2])
+local fence = tonumber(ARGV[2], 16)
 local first = held and held[1]
 if not first or (fence and (fence < first.fence or fence > first.fence + first.n - 1)) then
   return { 'lost', gone(keys) }

@@ -5,16 +5,17 @@
 --                  a lock like theirs; or a sorted set of `SHARE:VALUE` (readers, or permits), each with the
 --                  server's time in ms at which it ends. All holders of a name are in this one key, so that an eviction
 --                  can never let a writer in beside readers.
---                  VALUE is `token#fence`, then `/n` for a block of n fences, `!` if it outlives its client; and by lines
+--                  VALUE is `token#fence` (in hex: a lock is to take little room), then `/n` for a block of n fences, `!` if it outlives its client; and by lines
 --                  the main keys, if it was claimed with several.
 --   {K}:line       sorted set of tokens by arrival: who waits, in order.
 --   {K}:wait       hash of token -> entry; and `#b`, how many of them may pass others.
 -- Per server:
---   LAST = KEYS[1] the highest fence given, or arrival: they are numbers of one sequence, which follows the clock.
+--   LAST = KEYS[1] the highest fence given, or arrival: they are numbers of one sequence, which follows the clock. In hex.
 --
 -- An entry is, by lines: shows until (server's ms), ttl (ms), fences, share, channel, detached (0 or 1), main keys.
 -- A share is `x` (alone), `r` (reader), `pTAKE/LIMIT` (permits), with a `b` at the end if it may pass others.
--- Who is admitted, or has to look again, is told on its client's channel: token, fence, fences; or the token alone.
+-- Who is admitted, or has to look again, is told on its client's channel: token, fence, fences; or the token alone. Fences
+-- are in hex wherever they are text.
 
 local LAST = KEYS[1]
 local TIME = redis.call('TIME')
@@ -27,9 +28,13 @@ local function integer(n)
   return string.format('%.0f', n)
 end
 
+local function hex(n)
+  return string.format('%x', n)
+end
+
 -- The first of n new numbers; nil at the limit.
 local function take(n, lowest)
-  last = last or tonumber(redis.call('GET', LAST) or 0) or 0
+  last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
   local first = math.max(last + 1, NOW, lowest)
   if first + n > FENCE_MAX then
     return nil
@@ -41,7 +46,7 @@ end
 -- Every script ends with this.
 local function done(reply)
   if last_is_new then
-    redis.call('SET', LAST, integer(last))
+    redis.call('SET', LAST, hex(last))
   end
   return reply
 end
@@ -55,7 +60,7 @@ local function wait_of(key)
 end
 
 local function value_of(token, fence, n, detached, keys)
-  local value = token .. '#' .. integer(fence)
+  local value = token .. '#' .. hex(fence)
   if n > 1 then
     value = value .. '/' .. n
   end
@@ -71,11 +76,11 @@ end
 -- nil for a value that is not ours.
 local function parsed(value)
   local head, keys = string.match(value, '^([^\n]*)\n?(.*)$')
-  local token, fence, n, mark = string.match(head or '', '^(.*)#(%d+)/?(%d*)(!?)$')
+  local token, fence, n, mark = string.match(head or '', '^(.*)#(%x+)/?(%d*)(!?)$')
   if not token then
     return nil
   end
-  return { token = token, fence = tonumber(fence), n = tonumber(n) or 1, detached = mark == '!', keys = keys, value = value }
+  return { token = token, fence = tonumber(fence, 16), n = tonumber(n) or 1, detached = mark == '!', keys = keys, value = value }
 end
 
 -- The same for one of several who hold it together.
@@ -308,7 +313,7 @@ local function admit(keys, caller)
           return false
         end
         local is_there = token == caller or entry.channel == ''
-          or tell(entry.channel, token .. '\n' .. integer(fence) .. '\n' .. entry.n) > 0
+          or tell(entry.channel, token .. '\n' .. hex(fence) .. '\n' .. entry.n) > 0
         if is_there then
           step_out(token, entry)
           local value = value_of(token, fence, entry.n, entry.detached, entry.keys)

@@ -7,7 +7,7 @@
 
 local keys = names()
 local held = own_all(keys, ARGV[1])
-if not held or (ARGV[2] ~= '' and integer(held[1].fence) ~= ARGV[2]) then
+if not held or (ARGV[2] ~= '' and hex(held[1].fence) ~= ARGV[2]) then
   return { 'lost', gone(keys) }
 end
 for i, key in ipairs(keys) do
