@@ -10,7 +10,7 @@ use redis::{
     RedisError, ServerErrorKind, Value, cmd,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::script::Script;
@@ -33,14 +33,17 @@ pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
 pub(super) struct Session {
     connection: MultiplexedConnection,
     pub(super) generation: u64,
-    /// The server's wall clock less our own clock, in µs.
-    offset_us: i64,
+    /// What the server's wall clock said when our clock began, in µs; or less than that, never more.
+    origin_us: Arc<AtomicU64>,
     silences: Arc<AtomicU64>,
 }
 
 pub(super) struct Link {
-    sessions: watch::Receiver<Option<Session>>,
-    given_up: Arc<Notify>,
+    /// What is ready, or why nothing is.
+    sessions: watch::Receiver<Result<Session>>,
+    /// The latest generation that is of no use any more. By number, because those who find out are many, and some late:
+    /// they must not take the next one for it.
+    given_up: watch::Sender<u64>,
     clock: Clock,
     timeout: Duration,
     task: AbortHandle,
@@ -77,34 +80,35 @@ impl Link {
         let client = Client::open(info).map_err(explained)?;
         let maker = Maker { client, channel, listener, clock: clock.clone(), timeout };
         let (first, pushes) = maker.make(1).await?;
-        let (sender, sessions) = watch::channel(Some(first));
-        let given_up: Arc<Notify> = Arc::default();
-        let task = tokio::spawn(keep(maker, pushes, sender, given_up.clone())).abort_handle();
+        let (sender, sessions) = watch::channel(Ok(first));
+        let (given_up, heard) = watch::channel(0);
+        let task = tokio::spawn(keep(maker, pushes, sender, heard)).abort_handle();
         Ok(Link { sessions, given_up, clock, timeout, task })
     }
 
     /// A connection that is ready; waits for one as long as a request may take.
     pub(super) async fn session(&self) -> Result<Session> {
         let mut sessions = self.sessions.clone();
-        if let Some(session) = &*sessions.borrow_and_update() {
+        if let Ok(session) = &*sessions.borrow_and_update() {
             return Ok(session.clone());
         }
         let until = self.clock.now().plus(self.timeout);
         tokio::select! {
             biased;
-            ready = sessions.wait_for(Option::is_some) => match ready.ok().and_then(|ready| ready.clone()) {
-                Some(session) => Ok(session),
-                None => Err(unreachable("the connection was closed")),
+            ready = sessions.wait_for(Result::is_ok) => match ready {
+                Ok(ready) => return ready.clone(),
+                Err(_) => return Err(unreachable("the connection was closed")),
             },
-            () = self.clock.sleep_until(until) => Err(unreachable("there is no connection to it now")),
+            () = self.clock.sleep_until(until) => {}
         }
+        self.sessions.borrow().clone()
     }
 
     /// Ends when there is a connection newer than this.
     pub(super) async fn newer_than(&self, generation: u64) {
         let mut sessions = self.sessions.clone();
         let is_newer =
-            |session: &Option<Session>| session.as_ref().is_some_and(|it| it.generation > generation);
+            |session: &Result<Session>| session.as_ref().is_ok_and(|it| it.generation > generation);
         if sessions.wait_for(is_newer).await.is_err() {
             std::future::pending().await
         }
@@ -128,7 +132,7 @@ impl Link {
             answer = command.query_async(&mut connection).await;
         }
         self.note(session, &answer);
-        answer
+        answer.map_err(|error| named(error, script))
     }
 
     pub(super) async fn command(&self, session: &Session, command: &redis::Cmd) -> Result<Value, RedisError> {
@@ -141,7 +145,11 @@ impl Link {
         match answer {
             Err(error) if error.is_timeout() => {
                 if session.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES_MAX {
-                    self.given_up.notify_one();
+                    self.given_up.send_if_modified(|given_up| {
+                        let is_news = *given_up < session.generation;
+                        *given_up = (*given_up).max(session.generation);
+                        is_news
+                    });
                 }
             }
             _ => session.silences.store(0, Ordering::Relaxed),
@@ -158,7 +166,13 @@ impl Drop for Link {
 impl Session {
     /// The server's clock at a moment of ours, in µs, as far as is known.
     pub(super) fn server_us(&self, at: Deadline) -> u64 {
-        (at.as_ns() / 1_000).saturating_add_signed(self.offset_us)
+        self.origin_us.load(Ordering::Relaxed).saturating_add(at.as_ns() / 1_000)
+    }
+
+    /// Learns from what the server's clock said, in µs, some time before this moment of ours. A clock that was set forward
+    /// would otherwise have every request come too late, for as long as this connection lasts.
+    pub(super) fn heard_us(&self, server_us: u64, by: Deadline) {
+        self.origin_us.fetch_max(origin_us(server_us, by), Ordering::Relaxed);
     }
 }
 
@@ -171,24 +185,28 @@ impl Maker {
             .set_push_sender(pushed);
         let mut connection =
             self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(explained)?;
-        let before = self.clock.now();
         let (seconds, micros): (u64, u64) =
             cmd("TIME").query_async(&mut connection).await.map_err(explained)?;
-        // Of the moments between question and answer, the earliest: then `not_after` errs on the short side.
-        let ours = (before.as_ns() / 1_000) as i64;
-        let offset_us = (seconds * 1_000_000 + micros) as i64 - ours;
+        let server_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        let origin_us = Arc::new(AtomicU64::new(origin_us(server_us, self.clock.now())));
         connection.subscribe(&self.channel).await.map_err(explained)?;
-        let session = Session { connection, generation, offset_us, silences: Arc::default() };
+        let session = Session { connection, generation, origin_us, silences: Arc::default() };
         Ok((session, pushes))
     }
+}
+
+/// Of the moments between question and answer, by the latest: then `not_after` errs on the short side, and what is refused
+/// for it says what time it is.
+fn origin_us(server_us: u64, by: Deadline) -> u64 {
+    server_us.saturating_sub(by.as_ns() / 1_000)
 }
 
 /// Listens on each connection until it breaks, and makes the next.
 async fn keep(
     maker: Maker,
     mut pushes: UnboundedReceiver<PushInfo>,
-    sessions: watch::Sender<Option<Session>>,
-    given_up: Arc<Notify>,
+    sessions: watch::Sender<Result<Session>>,
+    mut given_up: watch::Receiver<u64>,
 ) {
     let mut generation = 1;
     loop {
@@ -198,21 +216,22 @@ async fn keep(
                     Some(push) if push.kind != PushKind::Disconnection => (maker.listener)(push),
                     _ => break,
                 },
-                () = given_up.notified() => break,
+                _ = given_up.wait_for(|given_up| *given_up >= generation) => break,
             }
         }
         tracing::warn!("the connection to the redis store is lost; making another");
-        sessions.send_replace(None);
+        let _ = sessions.send_replace(Err(unreachable("the connection to it is lost")));
         generation += 1;
         let mut pause = PAUSE_MIN;
         pushes = loop {
             match maker.make(generation).await {
                 Ok((session, pushes)) => {
-                    sessions.send_replace(Some(session));
+                    let _ = sessions.send_replace(Ok(session));
                     break pushes;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no connection to the redis store yet");
+                    let _ = sessions.send_replace(Err(error));
                     // Not all at the same moment.
                     let jitter =
                         getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
@@ -237,6 +256,26 @@ pub(super) fn is_passing(error: &RedisError) -> bool {
         || error.code() == Some("BUSY")
 }
 
+/// Inside a script the server says that a command is not allowed, but not which. It says in which line, though.
+fn named(error: RedisError, script: &Script) -> RedisError {
+    let said = error.detail().unwrap_or_default();
+    if !said.contains("can't run this command") {
+        return error;
+    }
+    let line = said.rsplit_once("user_script:").map_or("", |(_, line)| line.trim_end_matches('.'));
+    let text = line.parse().ok().and_then(|line: usize| script.source.lines().nth(line.checked_sub(1)?));
+    let calls = text.unwrap_or_default().split("redis.call('").skip(1);
+    let commands: Vec<String> = calls
+        .filter_map(|call| call.split('\'').next())
+        .map(|command| format!("`{}`", command.to_ascii_lowercase()))
+        .collect();
+    let why = match commands.is_empty() {
+        false => format!("this user may not run {}", commands.join(" or ")),
+        true => "this user may not run all that the scripts do".to_owned(),
+    };
+    RedisError::from((ErrorKind::Server(ServerErrorKind::NoPerm), "no right", why))
+}
+
 /// What the server or the network said, for people.
 pub(super) fn explained(error: RedisError) -> Error {
     let refused = |advice: &str| {
@@ -249,17 +288,21 @@ pub(super) fn explained(error: RedisError) -> Error {
     };
     match error.kind() {
         _ if error.is_timeout() => unreachable("no answer in time"),
-        _ if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() => {
-            Error::Unreachable { store: "redis", why: error.to_string() }
-        }
         ErrorKind::AuthenticationFailed => refused("check user and password"),
+        ErrorKind::RESP3NotSupported => refused("it is too old: Redis 6 or later is needed"),
         ErrorKind::Server(ServerErrorKind::NoPerm) => refused("give this user the right to it (ACL)"),
         ErrorKind::Server(ServerErrorKind::ReadOnly) => refused("this server is a replica; name its master"),
         ErrorKind::Server(ServerErrorKind::BusyLoading) => refused("wait until it has loaded its data"),
-        _ if error.code() == Some("BUSY") => refused("somebody's script keeps it busy"),
-        _ if error.code() == Some("OOM") => refused("it is out of memory; raise maxmemory"),
-        _ if error.code() == Some("NOAUTH") => refused("it wants a password"),
-        _ if error.code() == Some("WRONGPASS") => refused("check user and password"),
-        _ => refused(""),
+        _ => match error.code() {
+            Some("BUSY") => refused("somebody's script keeps it busy"),
+            Some("OOM") => refused("it is out of memory; raise maxmemory"),
+            Some("NOAUTH") => refused("it wants a password"),
+            Some("WRONGPASS") => refused("check user and password"),
+            Some("NOREPLICAS") => refused("too few of its replicas are there for it to take a write"),
+            Some("MISCONF") => refused("it cannot write its data down; see its log"),
+            Some(_) => refused(""),
+            // Not the server's word: whether it has executed anything is unknown.
+            None => unreachable(&error.to_string()),
+        },
     }
 }

@@ -41,6 +41,9 @@ const SLACK: Duration = Duration::from_millis(50);
 /// Before what failed for a passing reason is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How often a request that does not wait may come too late.
+const LATES_MAX: u32 = 3;
+
 /// How many keys are asked for at a time.
 const SCANNED: usize = 500;
 
@@ -145,9 +148,80 @@ impl Redis {
             &rest,
         ];
         let answer = self.link.run(session, &script::ACQUIRE, &self.keys(&ticket.names), &args).await?;
+        // The code is none of the server's, so that the outcome counts as unknown.
         Reply::new(answer).map_err(|error| {
             RedisError::from((redis::ErrorKind::UnexpectedReturnType, "acquire", error.to_string()))
         })
+    }
+
+    /// Until it is taken, or busy is the answer.
+    async fn take_or_wait(&self, claim: &Claim) -> Result<Acquired> {
+        let Claim { ticket, ttl, wait, .. } = claim;
+        let bell = self.bells.hang(&ticket.token);
+        let mut queued: Option<Queued> = None;
+        let mut lates = 0;
+        loop {
+            let waits = match wait {
+                Wait::Never => false,
+                Wait::Until(deadline) => self.clock.now() < *deadline,
+                Wait::Forever => true,
+            };
+            let session = match self.link.session().await {
+                Ok(session) => session,
+                // Once it has been in line it can come back to that.
+                Err(_) if waits && queued.is_some() => continue,
+                Err(error) => return Err(error),
+            };
+            let sent = self.clock.now();
+            let mut look_again = sent.plus(ttl.third());
+            match self.try_acquire(&session, claim, waits).await {
+                Ok(reply) if reply.plain().is_some() => {
+                    return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?));
+                }
+                Ok(reply) => match reply.word().as_str() {
+                    "granted" => return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?)),
+                    "busy" => return Ok(Acquired::Busy(reply.busy())),
+                    "queued" => {
+                        let last = reply.fence(1).map_or(u64::MAX, Fence::get);
+                        queued = Some(Queued { sent, last });
+                        let look = u64::try_from(reply.integer(2)).unwrap_or(1);
+                        look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
+                    }
+                    // It was under way for longer than anybody waits, or a clock was set.
+                    "late" => {
+                        let now = self.clock.now();
+                        session.heard_us(u64::try_from(reply.integer(1)).unwrap_or(0), now);
+                        lates += 1;
+                        if !waits && lates == LATES_MAX {
+                            return Err(too_late(self.settings.timeout));
+                        }
+                        look_again = now.plus(PAUSE);
+                    }
+                    _ => return Err(reply.unexpected()),
+                },
+                Err(error)
+                    if waits
+                        && (is_passing(&error)
+                            || queued.is_some() && explained(error.clone()).is_outcome_unknown()) =>
+                {
+                    look_again = self.clock.now().plus(PAUSE);
+                }
+                Err(error) => return Err(explained(error)),
+            }
+            if let Wait::Until(deadline) = wait {
+                look_again = look_again.min(*deadline);
+            }
+            tokio::select! {
+                biased;
+                pushed = bell.rung() => {
+                    if let Some(grant) = pushed.and_then(|pushed| self.pushed(pushed, queued, *ttl)) {
+                        return Ok(Acquired::Granted(grant));
+                    }
+                }
+                () = self.link.newer_than(session.generation) => {}
+                () = self.clock.sleep_until(look_again) => {}
+            }
+        }
     }
 
     fn granted(&self, reply: &Reply, ttl: Ttl, sent: Deadline) -> Result<Grant> {
@@ -266,6 +340,14 @@ fn settings(url: &str) -> Result<(String, Settings)> {
     Ok((url, settings))
 }
 
+fn too_late(timeout: Duration) -> Error {
+    let why = format!(
+        "requests take longer than {} ms to reach it, or its clock is being set; raise `timeout` in the store URL",
+        timeout.as_millis()
+    );
+    Error::Refused { store: "redis", why }
+}
+
 /// For a pattern: as it is written.
 fn escaped(text: &str) -> String {
     text.chars()
@@ -276,63 +358,12 @@ fn escaped(text: &str) -> String {
 #[async_trait]
 impl Store for Redis {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let Claim { ticket, ttl, wait, .. } = claim;
-        let bell = self.bells.hang(&ticket.token);
-        let mut queued: Option<Queued> = None;
-        loop {
-            let waits = match wait {
-                Wait::Never => false,
-                Wait::Until(deadline) => self.clock.now() < *deadline,
-                Wait::Forever => true,
-            };
-            let session = match self.link.session().await {
-                Ok(session) => session,
-                // Once it has been in line it can come back to that.
-                Err(_) if waits && queued.is_some() => continue,
-                Err(error) => return Err(error),
-            };
-            let sent = self.clock.now();
-            let mut look_again = sent.plus(ttl.third());
-            match self.try_acquire(&session, claim, waits).await {
-                Ok(reply) if reply.plain().is_some() => {
-                    return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?));
-                }
-                Ok(reply) => match reply.word().as_str() {
-                    "granted" => return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?)),
-                    "busy" => return Ok(Acquired::Busy(reply.busy())),
-                    "queued" => {
-                        let last = reply.fence(1).map_or(u64::MAX, Fence::get);
-                        queued = Some(Queued { sent, last });
-                        let look = u64::try_from(reply.integer(2)).unwrap_or(1);
-                        look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
-                    }
-                    // It was under way for longer than anybody waits, or a clock was set.
-                    "late" => look_again = self.clock.now().plus(PAUSE),
-                    _ => return Err(reply.unexpected()),
-                },
-                Err(error)
-                    if waits
-                        && (is_passing(&error)
-                            || queued.is_some() && explained(error.clone()).is_outcome_unknown()) =>
-                {
-                    look_again = self.clock.now().plus(PAUSE);
-                }
-                Err(error) => return Err(explained(error)),
-            }
-            if let Wait::Until(deadline) = wait {
-                look_again = look_again.min(*deadline);
-            }
-            tokio::select! {
-                biased;
-                pushed = bell.rung() => {
-                    if let Some(grant) = pushed.and_then(|pushed| self.pushed(pushed, queued, *ttl)) {
-                        return Ok(Acquired::Granted(grant));
-                    }
-                }
-                () = self.link.newer_than(session.generation) => {}
-                () = self.clock.sleep_until(look_again) => {}
-            }
+        let answer = self.take_or_wait(claim).await;
+        // It may have been refused in the middle of a script, or with a place in line from before.
+        if matches!(answer, Err(Error::Refused { .. })) {
+            let _ = self.release(&claim.ticket).await;
         }
+        answer
     }
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
