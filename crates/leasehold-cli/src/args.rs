@@ -92,6 +92,14 @@ pub(crate) enum Command {
     Extend(Extend),
     /// Let go of a lock taken with `lock`
     Unlock(Unlock),
+    /// See whether the store is fit for locks, and what to do where it is not
+    ///
+    /// One line for each thing that was looked at: good, caution or bad, what was seen, and what to do about it. Nothing is
+    /// changed but for one lock of a random name, which is taken and given back some times.
+    ///
+    /// Exit codes: 0 all is good, 1 something wants care or could not be seen, 2 something is bad, 69 the store cannot be
+    /// reached or used at all.
+    Doctor,
     /// Print a completion script for a shell
     Completions(Completions),
     /// Print the manual page, or write one for each command into a directory

@@ -15,10 +15,12 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
+use leasehold::doctor::Report;
 use leasehold::{Error, Locks, Name, Options};
 
 use args::{Args, Command, Global};
-use commands::{detached, evict, exec, look, manual};
+use commands::{detached, doctor, evict, exec, look, manual};
+use config::Chosen;
 use exit::Failure;
 use voice::Voice;
 
@@ -69,6 +71,10 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
     runtime.block_on(async {
+        if let Command::Doctor = args.command {
+            let report = examine(&args.global, voice)?.await?;
+            return doctor::doctor(&report, args.global.output);
+        }
         let locks = connect(&args.global, voice, Options::default())?.await?;
         let output = args.global.output;
         let done = match &args.command {
@@ -78,7 +84,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
             Command::Lock(args) => detached::lock(&locks, args, output, voice).await,
             Command::Extend(args) => detached::extend(&locks, args, output).await,
             Command::Unlock(args) => detached::unlock(&locks, args, output).await,
-            Command::Run(_) | Command::Completions(_) | Command::Man(_) => Ok(0),
+            Command::Run(_) | Command::Doctor | Command::Completions(_) | Command::Man(_) => Ok(0),
         };
         locks.close().await;
         done
@@ -91,6 +97,20 @@ fn connect(
     voice: Voice,
     options: Options,
 ) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
+    let chosen = chosen(global, voice)?;
+    Ok(async move { options.connect(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
+}
+
+/// The same for looking at it.
+fn examine(
+    global: &Global,
+    voice: Voice,
+) -> Result<impl Future<Output = Result<Report, Failure>> + Send + 'static, Failure> {
+    let chosen = chosen(global, voice)?;
+    Ok(async move { Options::default().examine(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
+}
+
+fn chosen(global: &Global, voice: Voice) -> Result<Chosen, Failure> {
     let chosen = config::store(global.store.as_deref())?;
     let scheme = chosen.url.split(':').next().unwrap_or("");
     voice.detail(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
@@ -108,19 +128,22 @@ fn connect(
             path.display()
         )));
     }
-    Ok(async move {
-        options.connect(&chosen.url).await.map_err(|error| match error {
-            // It was not typed here, but stands in a file or in the environment.
-            Error::Invalid { .. } if chosen.by != "--store" => {
-                Failure::configuration(format!("{}: {error}", chosen.by))
-            }
-            // Nothing was asked for, and nothing says where that is.
-            Error::Refused { .. } if chosen.by == "default" && !config::has_home() => {
-                Failure::configuration(error.to_string())
-            }
-            error => error.into(),
-        })
-    })
+    Ok(chosen)
+}
+
+/// Why a store cannot be used, by who named it.
+fn failure(error: Error, chosen: &Chosen) -> Failure {
+    match error {
+        // It was not typed here, but stands in a file or in the environment.
+        Error::Invalid { .. } if chosen.by != "--store" => {
+            Failure::configuration(format!("{}: {error}", chosen.by))
+        }
+        // Nothing was asked for, and nothing says where that is.
+        Error::Refused { .. } if chosen.by == "default" && !config::has_home() => {
+            Failure::configuration(error.to_string())
+        }
+        error => error.into(),
+    }
 }
 
 /// A name from the command line.
@@ -132,10 +155,19 @@ fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
-/// A reader that has gone (`leasehold ls | head -1`) is no failure of ours to explain.
+/// The same with colours, where they can be seen.
+fn print_styled(text: &str) -> Result<(), Failure> {
+    let mut stdout = anstream::stdout();
+    written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
 fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
-    let written = io::stdout().write_all(bytes).and_then(|()| io::stdout().flush());
-    written.map_err(|error| match error.kind() {
+    written(io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()))
+}
+
+/// A reader that has gone (`leasehold ls | head -1`) is no failure of ours to explain.
+fn written(result: io::Result<()>) -> Result<(), Failure> {
+    result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::internal(""),
         _ => Failure::internal(format!("standard output: {error}")),
     })

@@ -206,7 +206,7 @@ fn help_version_completions_and_manual_pages_are_there() {
     let home = Home::new();
     let (code, help, _) = home.run("--help");
     assert_eq!(code, 0);
-    for command in ["ls", "inspect", "evict", "lock", "extend", "unlock", "completions", "man"] {
+    for command in ["ls", "inspect", "evict", "lock", "extend", "unlock", "doctor", "completions", "man"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is in the help");
         let (code, help, _) = home.run(&format!("{command} --help"));
         assert!(code == 0 && help.contains(&format!("Usage: leasehold {command}")), "{help}");

@@ -91,7 +91,7 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     let home = Home::in_memory();
 
     page.chapter("the manual");
-    for line in ["--help", "help run", "help lock", "help evict"] {
+    for line in ["--help", "help run", "help lock", "help evict", "help doctor"] {
         page.run(&home, line);
     }
 
@@ -173,6 +173,8 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
         page.run(&home, &format!("run --store {url} x -- true"));
     }
     page.run(&home, "--output json run --store nowhere x -- true");
+    page.run(&home, "doctor --store file:open_to_all");
+    page.run(&home, "doctor --store redis://127.0.0.1:1/");
     assert_eq!(home.run("run x -- true").0, 0);
     let gate = File::options().write(true).open(home.store().join("gate")).unwrap();
     gate.lock().unwrap();

@@ -135,26 +135,46 @@ impl Options {
     /// As [`connect`].
     pub async fn connect(self, url: &str) -> Result<Locks> {
         let options = self.checked()?;
+        let store: Arc<dyn Store> = match options.place(url)? {
+            Place::Memory => Arc::new(Memory::new(Clock::system()?)),
+            #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+            Place::File(directory) => Arc::new(File::open(directory).await?),
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            Place::Redis(url) => Arc::new(Redis::open(&url).await?),
+        };
+        options.over(store)
+    }
+
+    /// Which store a URL means.
+    pub(crate) fn place(&self, url: &str) -> Result<Place> {
         // A URL may carry a password: errors name the scheme and nothing more.
         let refuse = |shown: &str, why: &str| Err(Error::invalid("store URL", shown, why));
         let Some((scheme, rest)) = url.split_once(':') else {
             let why = "it has no scheme; write SCHEME:…, such as `file:/var/lib/locks`";
             return refuse(if url.is_empty() { "" } else { "…" }, why);
         };
-        let store: Arc<dyn Store> = match scheme.to_ascii_lowercase().as_str() {
-            "memory" if rest.is_empty() => Arc::new(Memory::new(Clock::system()?)),
-            "memory" => return refuse("memory:…", "nothing follows `memory:`"),
+        match scheme.to_ascii_lowercase().as_str() {
+            "memory" if rest.is_empty() => Ok(Place::Memory),
+            "memory" => refuse("memory:…", "nothing follows `memory:`"),
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-            "file" => Arc::new(File::open(directory(rest)?).await?),
+            "file" => Ok(Place::File(directory(rest)?)),
             #[cfg(all(feature = "redis", not(shuttle)))]
-            "redis" | "redis+unix" | "valkey" | "valkey+unix" | "unix" => Arc::new(Redis::open(url).await?),
+            "redis" | "redis+unix" | "valkey" | "valkey+unix" | "unix" => Ok(Place::Redis(url.to_owned())),
             _ => {
                 let why = format!("no such store in this build; it has {}", KNOWN.join(", "));
-                return refuse(&format!("{scheme}:…"), &why);
+                refuse(&format!("{scheme}:…"), &why)
             }
-        };
-        options.over(store)
+        }
     }
+}
+
+/// Where a URL leads.
+pub(crate) enum Place {
+    Memory,
+    #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+    File(std::path::PathBuf),
+    #[cfg(all(feature = "redis", not(shuttle)))]
+    Redis(String),
 }
 
 /// `file:`, `file:PATH`, `file:///PATH`. The path is taken as it is.

@@ -28,6 +28,7 @@
 //! - [`Error`] keeps busy, lost, unreachable, unknown and the rest apart, and says what to do.
 //! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
 //!   (names in the documentation of [`event`]).
+//! - [`doctor`] says whether a store is fit for locks, and what to do where it is not.
 //! - [`blocking`] is the same for code that is not async.
 //! - [`Names`] are what stores decide already; a lock over several names at once is still to come.
 //! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
@@ -42,6 +43,8 @@ pub mod clock;
 mod closing;
 mod connect;
 mod detached;
+#[cfg(not(shuttle))]
+pub mod doctor;
 mod error;
 pub mod event;
 mod fence;

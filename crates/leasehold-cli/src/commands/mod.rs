@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod detached;
+pub(crate) mod doctor;
 pub(crate) mod evict;
 pub(crate) mod exec;
 pub(crate) mod look;

@@ -8,6 +8,7 @@ mod book;
 mod change;
 mod db;
 mod desk;
+mod doctor;
 mod look;
 mod messenger;
 mod place;
@@ -30,6 +31,7 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::ttl::Ttl;
 use book::{Book, Step};
 use db::Fault;
+pub(crate) use doctor::examine;
 use site::Site;
 
 /// More renewals than this are not made on the caller's thread.

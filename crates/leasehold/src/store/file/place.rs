@@ -221,6 +221,20 @@ impl Place {
         &self.clients
     }
 
+    /// The directory itself.
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// How long a file in it is, if it is there.
+    pub(super) fn bytes(&self, file: &str) -> io::Result<u64> {
+        match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+            Err(Errno::NOENT) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     pub(super) fn trace(&self) -> io::Result<Trace> {
         let stat = fstat(&self.directory)?;
         Ok(Trace {

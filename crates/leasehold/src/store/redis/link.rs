@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
+    ServerErrorKind, Value, cmd,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
@@ -61,22 +60,12 @@ struct Maker {
 impl Link {
     /// Connects once, so that what is wrong is known at once; and again from then on.
     pub(super) async fn open(
-        url: &str,
+        info: ConnectionInfo,
         channel: String,
         listener: Listener,
         clock: Clock,
         timeout: Duration,
     ) -> Result<Self> {
-        let info = url.into_connection_info().map_err(|_| {
-            Error::invalid(
-                "store URL",
-                "redis:…",
-                "write redis://HOST:PORT/DB, redis+unix:///PATH or valkey://…",
-            )
-        })?;
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info =
-            info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = Client::open(info).map_err(explained)?;
         let maker = Maker { client, channel, listener, clock: clock.clone(), timeout };
         let (first, pushes) = maker.make(1).await?;

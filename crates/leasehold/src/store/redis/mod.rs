@@ -4,6 +4,8 @@
 //! that is there, and tells it on its client's one channel; behind each such push stands a poll. The connection is in
 //! `link`, what the scripts answer in `reply`.
 
+mod address;
+mod doctor;
 mod link;
 mod reply;
 mod script;
@@ -28,6 +30,7 @@ use crate::name::Name;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
+pub(crate) use doctor::examine;
 use link::{Link, Session, explained, is_passing};
 use reply::{Reply, fence_read, fence_text, share_text, text};
 use script::Script;
@@ -90,6 +93,7 @@ impl Redis {
     /// Dropped before its end, there is no connection, and nothing stays behind.
     pub async fn open(url: &str) -> Result<Self> {
         let (url, settings) = settings(url)?;
+        let info = address::parsed(&url)?;
         let clock = Clock::system()?;
         let bells: Arc<Bells<Pushed>> = Arc::default();
         let heard = bells.clone();
@@ -97,7 +101,7 @@ impl Redis {
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
-        let link = Link::open(&url, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        let link = Link::open(info, channel.clone(), listener, clock.clone(), settings.timeout).await?;
         Ok(Redis { link, bells, clock, settings, channel, seen: AtomicU64::new(0) })
     }
 

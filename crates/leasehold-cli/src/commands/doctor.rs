@@ -1,0 +1,66 @@
+//! `doctor`: whether the store is fit for locks, line by line, and what to do where it is not.
+
+use anstyle::{AnsiColor, Style};
+use leasehold::doctor::{Finding, Report, Verdict};
+use serde_json::{Value, json};
+
+use crate::args::Output;
+use crate::exit::Failure;
+use crate::{print, print_styled};
+
+/// How it ends: as bad as the worst.
+pub(crate) fn doctor(report: &Report, output: Output) -> Result<u8, Failure> {
+    match output {
+        Output::Json => print(&format!("{}\n", as_json(report)))?,
+        Output::Text => print_styled(&table(&report.findings))?,
+    }
+    Ok(match report.verdict() {
+        Verdict::Good => 0,
+        Verdict::Caution => 1,
+        Verdict::Bad => 2,
+    })
+}
+
+fn as_json(report: &Report) -> Value {
+    let finding = |finding: &Finding| {
+        json!({
+            "check": finding.check,
+            "verdict": finding.verdict.to_string(),
+            "what": finding.what,
+            "advice": finding.advice,
+        })
+    };
+    json!({
+        "store": report.store,
+        "verdict": report.verdict().to_string(),
+        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+    })
+}
+
+/// The verdict, what was looked at, what was seen; and below that what to do.
+fn table(findings: &[Finding]) -> String {
+    const VERDICT_WIDTH: usize = 7;
+    let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or(0);
+    findings.iter().fold(String::new(), |text, finding| {
+        let style = style(finding.verdict);
+        let Finding { check, verdict, what, advice, .. } = finding;
+        // What a server says is not to move the cursor about.
+        let line = format!("{style}{verdict:<VERDICT_WIDTH$}{style:#}  {check:<width$}  {}\n", plain(what));
+        let advice = advice.as_ref().map_or_else(String::new, |advice| {
+            format!("{:VERDICT_WIDTH$}  {:width$}  → {}\n", "", "", plain(advice))
+        });
+        text + &line + &advice
+    })
+}
+
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn style(verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Good => AnsiColor::Green.on_default(),
+        Verdict::Caution => AnsiColor::Yellow.on_default().bold(),
+        Verdict::Bad => AnsiColor::Red.on_default().bold(),
+    }
+}

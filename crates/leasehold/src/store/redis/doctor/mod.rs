@@ -1,0 +1,142 @@
+//! Whether a server is fit for locks: what `leasehold doctor` says of `redis:`. Here it is asked; `judge` says what the
+//! answers mean, `rights` tries what this user may do.
+//!
+//! On a connection of its own, so that a server on which no lock can be taken can still say why.
+
+mod judge;
+mod rights;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, cmd};
+
+use super::link::explained;
+use super::{Redis, address, settings};
+use crate::clock::Clock;
+use crate::doctor::{Finding, median, not_taken, tried};
+use crate::error::Result;
+
+/// How often the server is asked for its time.
+const TIMES: usize = 9;
+
+/// What is asked of `CONFIG GET`. Not all there is: passwords are among it.
+const CONFIGURED: [&str; 7] =
+    ["appendfsync", "save", "min-replicas-to-write", "timeout", "tcp-keepalive", "protected-mode", "bind"];
+
+/// What a server says of itself, by names.
+type Said = BTreeMap<String, String>;
+
+/// All that was found out, as far as this user may see it.
+#[derive(Debug, Default)]
+struct Facts {
+    /// `INFO`.
+    info: Option<Said>,
+    /// `CONFIG GET`.
+    config: Option<Said>,
+    /// By how much the server's wall clock is ahead of ours, in µs, and the round trip.
+    clock: Option<(i64, Duration)>,
+    /// By how much the last fence is ahead of the server's clock, in µs; no fence at all; or what stands there instead.
+    fence: Option<Result<Option<i64>, String>>,
+    /// How long a request may take.
+    timeout: Duration,
+}
+
+pub(crate) async fn examine(url: &str) -> Result<Vec<Finding>> {
+    let (place, settings) = settings(url)?;
+    let info = address::parsed(&place)?;
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(settings.timeout))
+        .set_response_timeout(Some(settings.timeout));
+    let client = Client::open(info.clone()).map_err(explained)?;
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(explained)?;
+    let mut server = Patient { connection };
+    // What does not answer at all is not examined, but reported as it is everywhere else.
+    server.ask::<redis::Value>(&cmd("PING")).await.or_else(|error| match error.is_io_error() {
+        true => Err(explained(error)),
+        false => Ok(redis::Value::Nil),
+    })?;
+
+    let clock = Clock::system()?;
+    let facts = Facts {
+        info: server.info().await,
+        config: server.configuration().await,
+        clock: server.clock(&clock).await,
+        fence: server.fence(&format!("{{{}}}:fence", settings.prefix)).await,
+        timeout: settings.timeout,
+    };
+    let mut findings = judge::all(&facts);
+    findings.push(judge::network(&info, facts.config.as_ref()));
+    findings.extend(rights::all(&mut server, &settings.prefix).await);
+    findings.push(match Redis::open(url).await {
+        Ok(store) => tried(&store).await,
+        Err(error) => not_taken(&error),
+    });
+    Ok(findings)
+}
+
+/// The server under examination.
+struct Patient {
+    connection: MultiplexedConnection,
+}
+
+impl Patient {
+    async fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, RedisError> {
+        command.query_async(&mut self.connection).await
+    }
+
+    async fn info(&mut self) -> Option<Said> {
+        let text: String = self.ask(&cmd("INFO")).await.ok()?;
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        Some(lines.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect())
+    }
+
+    async fn configuration(&mut self) -> Option<Said> {
+        self.ask(cmd("CONFIG").arg("GET").arg(&CONFIGURED)).await.ok()
+    }
+
+    async fn time_us(&mut self) -> Option<u64> {
+        let (seconds, micros): (u64, u64) = self.ask(&cmd("TIME")).await.ok()?;
+        Some(seconds.saturating_mul(1_000_000).saturating_add(micros))
+    }
+
+    async fn clock(&mut self, clock: &Clock) -> Option<(i64, Duration)> {
+        let mut round_trips = Vec::new();
+        let mut best: Option<(Duration, i64)> = None;
+        for _ in 0..TIMES {
+            let (sent, sent_us) = (clock.now(), Clock::wall_us());
+            let server_us = self.time_us().await?;
+            let round_trip = clock.now().since(sent);
+            // The server read its clock somewhere on the way: the shorter that was, the surer one can be.
+            let ours = sent_us.saturating_add(u64::try_from(round_trip.as_micros() / 2).unwrap_or(0));
+            let ahead_us = difference(server_us, ours);
+            if best.is_none_or(|(shortest, _)| round_trip < shortest) {
+                best = Some((round_trip, ahead_us));
+            }
+            round_trips.push(round_trip);
+        }
+        best.map(|(_, ahead_us)| (ahead_us, median(&mut round_trips)))
+    }
+
+    async fn fence(&mut self, key: &str) -> Option<Result<Option<i64>, String>> {
+        let last: Option<String> = match self.ask(cmd("GET").arg(key)).await {
+            Ok(last) => last,
+            Err(error) if error.code() == Some("WRONGTYPE") => {
+                return Some(Err("a key of another type".to_owned()));
+            }
+            Err(_) => return None,
+        };
+        let Some(last) = last else { return Some(Ok(None)) };
+        let now = self.time_us().await?;
+        Some(match last.parse::<u64>() {
+            Ok(last) => Ok(Some(difference(last, now))),
+            Err(_) => Err("something that is no number".to_owned()),
+        })
+    }
+}
+
+/// By how much the first is ahead of the second.
+fn difference(a: u64, b: u64) -> i64 {
+    i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,47 @@
+-- Tries every command that the scripts need, on keys that nobody uses, and takes away what it made.
+--
+-- ARGV: 1 a main key, 2 its line, 3 its waiting room, 4 the fence, 5 a channel
+-- Reply: command, error, command, error, … for those that failed
+-- The keys are not in KEYS: then the server would refuse all of it for the sake of one.
+
+local main, line, wait, fence, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local failed = {}
+
+local function try(command, ...)
+  local reply = redis.pcall(command, ...)
+  if type(reply) == 'table' and reply.err then
+    failed[#failed + 1] = command
+    failed[#failed + 1] = reply.err
+    return false
+  end
+  return true
+end
+
+try('TIME')
+try('GET', fence)
+try('GET', main)
+try('TYPE', main)
+try('EXISTS', main)
+try('PTTL', main)
+try('PEXPIRE', main, 1000)
+try('HGET', wait, 'x')
+try('HDEL', wait, 'x')
+try('ZRANGE', line, 0, 0)
+try('ZRANGEBYSCORE', line, '-inf', '+inf')
+try('ZREMRANGEBYSCORE', line, '-inf', '+inf')
+try('ZSCORE', line, 'x')
+try('ZRANK', line, 'x')
+try('ZCARD', line)
+try('ZREM', line, 'x')
+try('PUBLISH', channel, '')
+-- Where nothing can be taken away, nothing is made.
+if try('DEL', main) and try('DEL', line) and try('DEL', wait) then
+  try('SET', main, 'x', 'PX', 1000)
+  try('ZADD', line, 1, 'x')
+  try('HSET', wait, 'x', 'x')
+  try('HINCRBY', wait, '#b', 1)
+  redis.pcall('DEL', main)
+  redis.pcall('DEL', line)
+  redis.pcall('DEL', wait)
+end
+return failed
