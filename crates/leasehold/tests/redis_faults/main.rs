@@ -82,7 +82,7 @@ async fn granted(store: &Redis, claim: &Claim) -> Grant {
 /// What the server has at the main key of a name, past everything: the fence of whoever holds it alone.
 fn fence_at(server: &Server, name: &str) -> Option<u64> {
     let value = server.command(&["GET", &format!("lock:{name}")]).unwrap();
-    value.text().map(|value| value.rsplit_once('#').unwrap().1.parse().unwrap())
+    value.text().map(|value| u64::from_str_radix(value.rsplit_once('#').unwrap().1, 16).unwrap())
 }
 
 fn int(server: &Server, command: &[&str]) -> i64 {
