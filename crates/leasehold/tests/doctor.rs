@@ -156,7 +156,7 @@ async fn a_fence_that_runs_ahead_wants_care_and_a_key_in_its_place_is_bad() {
     let server = Setup::new(Kind::Redis).durable().start().unwrap();
     let url = format!("{}?prefix=x:", server.url());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let ahead = ((now.as_secs() + 3_600) * 1_000_000).to_string();
+    let ahead = format!("{:x}", (now.as_secs() + 3_600) * 1_000_000);
     assert!(server.command(&["SET", "{x:}:fence", &ahead]).unwrap().is_ok());
     let (verdict, text) = on(&examine(&url).await.unwrap(), "fence");
     assert_eq!(verdict, Verdict::Caution, "{text}");

@@ -77,10 +77,10 @@ impl Link {
 
     /// A connection that is ready; waits for one as long as a request may take.
     pub(super) async fn session(&self) -> Result<Session> {
-        let mut sessions = self.sessions.clone();
-        if let Ok(session) = &*sessions.borrow_and_update() {
+        if let Ok(session) = &*self.sessions.borrow() {
             return Ok(session.clone());
         }
+        let mut sessions = self.sessions.clone();
         let until = self.clock.now().plus(self.timeout);
         tokio::select! {
             biased;
@@ -122,6 +122,41 @@ impl Link {
         }
         self.note(session, &answer);
         answer.map_err(|error| named(error, script))
+    }
+
+    /// The same for many at once, in one go; each has its own answer. What the server has forgotten is sent again one by
+    /// one.
+    pub(super) async fn run_all(
+        &self,
+        session: &Session,
+        script: &Script,
+        calls: &[(Vec<String>, [String; 3])],
+    ) -> Vec<Result<Value, RedisError>> {
+        let mut pipeline = redis::Pipeline::with_capacity(calls.len());
+        pipeline.ignore_errors();
+        for (keys, args) in calls {
+            pipeline.cmd("EVALSHA").arg(&script.digest).arg(keys.len()).arg(keys).arg(args);
+        }
+        let sent: Result<Vec<Result<Value, RedisError>>, RedisError> =
+            pipeline.query_async(&mut session.connection.clone()).await;
+        let mut answers = match sent {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.note(session, &Err(error.clone()));
+                return calls.iter().map(|_| Err(error.clone())).collect();
+            }
+        };
+        self.note(session, &Ok(Value::Okay));
+        for (answer, (keys, args)) in answers.iter_mut().zip(calls) {
+            match answer {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                    *answer = self.run(session, script, keys, &args).await;
+                }
+                _ => {}
+            }
+        }
+        answers.into_iter().map(|answer| answer.map_err(|error| named(error, script))).collect()
     }
 
     pub(super) async fn command(&self, session: &Session, command: &redis::Cmd) -> Result<Value, RedisError> {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use redis::Value;
 use redis::{PushInfo, PushKind, RedisError, cmd};
 
 use super::bells::Bells;
@@ -46,6 +47,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// How often a request that does not wait may come too late.
 const LATES_MAX: u32 = 3;
+
+/// The most renewals that go out as one.
+const BATCH_MAX: usize = 256;
 
 /// How many keys are asked for at a time.
 const SCANNED: usize = 500;
@@ -246,21 +250,28 @@ impl Redis {
         (fence.get() > last && valid_until > self.clock.now()).then_some(Grant { fence, fences, valid_until })
     }
 
-    async fn renew_one(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        let fence = fence_text(ticket.fence);
-        let args = [ticket.token.expose(), &fence, &ttl.as_ms().to_string()];
-        self.renewed(&script::RENEW, ticket, &args, ttl).await
+    /// One batch, which goes out as one.
+    async fn renew_batch(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        let sent = self.clock.now();
+        let session = match self.link.session().await {
+            Ok(session) => session,
+            Err(error) => return due.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let call = |(ticket, ttl): &(Ticket, Ttl)| {
+            let token = ticket.token.expose().to_owned();
+            (self.keys(&ticket.names), [token, fence_text(ticket.fence), ttl.as_ms().to_string()])
+        };
+        let calls: Vec<_> = due.iter().map(call).collect();
+        let answers = self.link.run_all(&session, &script::RENEW, &calls).await;
+        let renewed = |(answer, (_, ttl)): (Result<Value, RedisError>, &(Ticket, Ttl))| {
+            renewal(&Reply::new(answer.map_err(explained)?)?, *ttl, sent)
+        };
+        answers.into_iter().zip(due).map(renewed).collect()
     }
 
     async fn renewed(&self, script: &Script, ticket: &Ticket, args: &[&str], ttl: Ttl) -> Result<Renewed> {
         let sent = self.clock.now();
-        let reply = self.ask(script, &ticket.names, args).await?;
-        match reply.word().as_str() {
-            _ if reply.is_yes() => Ok(Renewed::Until(sent.plus(ttl.validity()))),
-            "until" => Ok(Renewed::Until(sent.plus(ttl.validity()))),
-            "lost" => Ok(Renewed::Lost(reply.loss())),
-            _ => Err(reply.unexpected()),
-        }
+        renewal(&self.ask(script, &ticket.names, args).await?, ttl, sent)
     }
 
     /// The names of the keys that match, whether held or only waited for.
@@ -291,6 +302,15 @@ impl Redis {
         names.sort();
         names.dedup();
         Ok(names)
+    }
+}
+
+fn renewal(reply: &Reply, ttl: Ttl, sent: Deadline) -> Result<Renewed> {
+    match reply.word().as_str() {
+        _ if reply.is_yes() => Ok(Renewed::Until(sent.plus(ttl.validity()))),
+        "until" => Ok(Renewed::Until(sent.plus(ttl.validity()))),
+        "lost" => Ok(Renewed::Lost(reply.loss())),
+        _ => Err(reply.unexpected()),
     }
 }
 
@@ -371,7 +391,8 @@ impl Store for Redis {
     }
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
-        join_all(due.iter().map(|(ticket, ttl)| self.renew_one(ticket, *ttl))).await
+        let batches = join_all(due.chunks(BATCH_MAX).map(|batch| self.renew_batch(batch))).await;
+        batches.into_iter().flatten().collect()
     }
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {

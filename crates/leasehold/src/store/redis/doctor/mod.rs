@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, cmd};
 
 use super::link::explained;
+use super::reply::fence_read;
 use super::{Redis, address, settings};
 use crate::clock::Clock;
 use crate::doctor::{Finding, median, not_taken, tried};
@@ -129,9 +130,9 @@ impl Patient {
         };
         let Some(last) = last else { return Some(Ok(None)) };
         let now = self.time_us().await?;
-        Some(match last.parse::<u64>() {
-            Ok(last) => Ok(Some(difference(last, now))),
-            Err(_) => Err("something that is no number".to_owned()),
+        Some(match fence_read(&last) {
+            Some(last) => Ok(Some(difference(last.get(), now))),
+            None => Err("something that is no number".to_owned()),
         })
     }
 }
