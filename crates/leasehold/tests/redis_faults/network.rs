@@ -360,6 +360,17 @@ async fn a_server_whose_clock_was_set_forward_still_grants() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
+    let (server, proxy, store, _) = behind_a_proxy().await;
+    for _ in 0..3 {
+        proxy.arm_for("EVALSHA", Trick::Answer(b"*2\r\n$4\r\nlate\r\n$1\r\n5\r\n".to_vec()));
+    }
+    let error = soon(store.acquire(&claim("x", ms(20_000), Wait::Never))).await.unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }) && error.to_string().contains("timeout"), "{error}");
+    assert!(is_empty(&server));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_trickle_in_are_understood_or_time_out() {
     let (server, _proxy, _, _) = behind_a_proxy().await;
     let slow = trickle(server.addr(), ms(1)).await;

@@ -10,7 +10,7 @@ use leasehold_lab::{Client, Kind, Proxy, Server, Setup, Trick};
 
 use super::{
     TIMEOUT_MS, behind_a_proxy, claim, client, fence_at, granted, int, is_empty, ms, open, soon, until,
-    until_known, until_reachable, until_waiting,
+    until_known, until_reachable, until_waiting, warm,
 };
 
 fn refusal(error: &Error) -> &str {
@@ -318,7 +318,7 @@ async fn a_key_without_an_end_is_somebodys_and_never_taken() {
     server.command(&["SET", "lock:x", "theirs"]).unwrap();
     assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
     let Error::Busy { busy, .. } = locks.mutex("x").wait(ms(400)).lock().await.unwrap_err() else { panic!() };
-    assert_eq!(busy.holder.unwrap().as_str(), "another library");
+    assert_eq!(busy.holder.unwrap().as_str(), "another library, without an expiry");
     let status = locks.inspect("x").await.unwrap().unwrap();
     assert_eq!((status.holders.len(), status.holders[0].fence), (1, None));
     assert_eq!(server.command(&["GET", "lock:x"]).unwrap().text(), Some("theirs"));
@@ -409,4 +409,37 @@ async fn a_server_with_no_room_for_another_client_says_so_and_nothing_leaks() {
     locks.mutex("x").lock().await.unwrap().release().await.unwrap();
     server.command(&["CONFIG", "SET", "maxclients", "100"]).unwrap();
     open(&server.url()).await;
+}
+
+/// It finds requests of clients that have given up: none of them takes anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stood_still_does_nothing_for_those_who_have_gone() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let store = open(&server.url()).await;
+    warm(&store).await;
+    server.pause().unwrap();
+    let began = Instant::now();
+    let asked: Vec<_> = (0..3).map(|n| claim(&format!("x{n}"), ms(60_000), Wait::Never)).collect();
+    for claim in &asked {
+        assert!(store.acquire(claim).await.unwrap_err().is_outcome_unknown());
+    }
+    assert!(began.elapsed() < ms(10 * TIMEOUT_MS), "{:?}", began.elapsed());
+    tokio::time::sleep(store.capabilities().late_window).await;
+    server.resume().unwrap();
+    until_reachable(&store).await;
+    assert!(is_empty(&server));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_at_its_deadline_though_the_server_is_gone() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let (store, other) = (open(&server.url()).await, open(&server.url()).await);
+    let _held = client(&other, "b").mutex("x").lock().await.unwrap();
+    let (began, wait) = (Instant::now(), ms(1_500));
+    let waiter = tokio::spawn(client(&store, "a").mutex("x").wait(wait).lock());
+    until_known(&server, &store, "x", 1).await;
+    server.kill().unwrap();
+    let error = soon(waiter).await.unwrap().unwrap_err();
+    assert!(error.is_outcome_unknown(), "an outage is not contention: {error}");
+    assert!(began.elapsed() >= wait && began.elapsed() < wait + ms(1_500), "{:?}", began.elapsed());
 }

@@ -307,6 +307,9 @@ pub(super) fn explained(error: RedisError) -> Error {
             || error.to_string(),
             |detail| format!("{} {detail}", error.code().unwrap_or("ERR")),
         );
+        // Behind that stands which script it was, by a digest that says nothing to anybody.
+        let said = said.split(" script: ").next().unwrap_or_default();
+        let said = said.trim_end_matches('.');
         let advice = if advice.is_empty() { String::new() } else { format!("; {advice}") };
         Error::Refused { store: "redis", why: format!("{said}{advice}") }
     };

@@ -74,7 +74,7 @@ impl Reply {
         let value = self.text(1);
         let held = !value.is_empty();
         Busy {
-            holder: held.then(|| owner(&value)),
+            holder: held.then(|| owner(&value, self.integer(2) < 0)),
             remaining: u64::try_from(self.integer(2)).ok().filter(|_| held).map(Duration::from_millis),
             waiters: usize::try_from(self.integer(3)).unwrap_or(0),
         }
@@ -117,12 +117,14 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 /// Who a value belongs to, for people.
-fn owner(value: &str) -> Owner {
-    parsed(value).map_or_else(somebody_else, |(owner, _)| owner)
+fn owner(value: &str, is_endless: bool) -> Owner {
+    parsed(value).map_or_else(|| somebody_else(is_endless), |(owner, _)| owner)
 }
 
-fn somebody_else() -> Owner {
-    Owner::new("another library").unwrap_or_else(|_| Owner::this_process())
+/// One whose key does not end by itself is never free unless somebody sees to it.
+fn somebody_else(is_endless: bool) -> Owner {
+    let label = if is_endless { "another library, without an expiry" } else { "another library" };
+    Owner::new(label).unwrap_or_else(|_| Owner::this_process())
 }
 
 /// `token#fence…` by lines of which the first counts.
@@ -172,12 +174,12 @@ pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
         .map(|pair| {
             let (share, value) = member(&text(&pair[0]));
             let known = parsed(&value);
-            let left = text(&pair[1]).parse().unwrap_or(0);
+            let left: i64 = text(&pair[1]).parse().unwrap_or(0);
             Holder {
-                owner: known.as_ref().map_or_else(somebody_else, |(owner, _)| owner.clone()),
+                owner: owner(&value, left < 0),
                 share,
                 fence: known.map(|(_, fence)| fence),
-                remaining: Duration::from_millis(left),
+                remaining: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
             }
         })
         .collect();
@@ -186,7 +188,7 @@ pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
 }
 
 pub(super) fn owners(list: &[Value]) -> Vec<Owner> {
-    list.iter().map(|value| owner(&member(&text(value)).1)).collect()
+    list.iter().map(|value| owner(&member(&text(value)).1, false)).collect()
 }
 
 /// A member of a set of holders, or the value of one alone.
@@ -204,7 +206,7 @@ pub(super) fn waiters(list: &[Value]) -> Vec<Waiter> {
         .map(|pair| {
             let token = Token::parse(&text(&pair[0]));
             Waiter {
-                owner: token.map_or_else(|_| somebody_else(), |token| token.owner()),
+                owner: token.map_or_else(|_| somebody_else(false), |token| token.owner()),
                 share: share_read(&text(&pair[1])),
             }
         })
