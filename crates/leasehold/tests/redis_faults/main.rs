@@ -18,7 +18,7 @@ use leasehold::{
 use leasehold_lab::{Kind, Proxy, Reply, Server};
 
 /// How long a request may take in these tests, in ms.
-const TIMEOUT_MS: u64 = 150;
+const TIMEOUT_MS: u64 = 250;
 
 /// What is bound to happen has happened by then, on any machine.
 const PATIENCE: Duration = Duration::from_secs(20);

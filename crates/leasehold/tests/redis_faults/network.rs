@@ -415,7 +415,7 @@ async fn trickle(server: std::net::SocketAddr, pause: std::time::Duration) -> st
 async fn renewals_are_tried_again_to_the_deadline() {
     let (_server, proxy, store, _) = behind_a_proxy().await;
     let locks = client(&store, "a");
-    let ttl = ms(1_500);
+    let ttl = ms(3_000);
     let lease = locks.mutex("x").ttl(ttl).lock().await.unwrap();
     let before = proxy.counts().commands["EVALSHA"];
     proxy.arm_for("EVALSHA", Trick::LoseReply);

@@ -280,24 +280,36 @@ pub(super) fn is_passing(error: &RedisError) -> bool {
         || error.code() == Some("BUSY")
 }
 
-/// Inside a script the server says that a command is not allowed, but not which. It says in which line, though.
+/// What a user may not do inside a script is an error of its own kind, like that outside. Redis does not say which command it
+/// was that is not allowed. It says in which line, though.
 fn named(error: RedisError, script: &Script) -> RedisError {
     let said = error.detail().unwrap_or_default();
-    if !said.contains("can't run this command") {
+    let why = if let Some((_, why)) = said.split_once("ACL failure in script: ") {
+        without_place(why).to_owned()
+    } else if said.contains("The user executing the script can't run this command") {
+        let line = said.rsplit_once("user_script:").map_or("", |(_, line)| line.trim_end_matches('.'));
+        let text = line.parse().ok().and_then(|line: usize| script.source.lines().nth(line.checked_sub(1)?));
+        let calls = text.unwrap_or_default().split("redis.call('").skip(1);
+        let commands: Vec<String> = calls
+            .filter_map(|call| call.split('\'').next())
+            .map(|command| format!("`{}`", command.to_ascii_lowercase()))
+            .collect();
+        match commands.is_empty() {
+            false => format!("this user may not run {}", commands.join(" or ")),
+            true => "this user may not run all that the scripts do".to_owned(),
+        }
+    } else if said.contains("The user executing the script can't") {
+        without_place(said).to_owned()
+    } else {
         return error;
-    }
-    let line = said.rsplit_once("user_script:").map_or("", |(_, line)| line.trim_end_matches('.'));
-    let text = line.parse().ok().and_then(|line: usize| script.source.lines().nth(line.checked_sub(1)?));
-    let calls = text.unwrap_or_default().split("redis.call('").skip(1);
-    let commands: Vec<String> = calls
-        .filter_map(|call| call.split('\'').next())
-        .map(|command| format!("`{}`", command.to_ascii_lowercase()))
-        .collect();
-    let why = match commands.is_empty() {
-        false => format!("this user may not run {}", commands.join(" or ")),
-        true => "this user may not run all that the scripts do".to_owned(),
     };
     RedisError::from((ErrorKind::Server(ServerErrorKind::NoPerm), "no right", why))
+}
+
+/// Without the script it was in, whose digest says nothing to anybody.
+fn without_place(said: &str) -> &str {
+    let place = said.contains("@user_script").then(|| said.rsplit_once(" script: ")).flatten();
+    place.map_or(said, |(said, _)| said).trim_end_matches('.')
 }
 
 /// What the server or the network said, for people.
@@ -307,9 +319,7 @@ pub(super) fn explained(error: RedisError) -> Error {
             || error.to_string(),
             |detail| format!("{} {detail}", error.code().unwrap_or("ERR")),
         );
-        // Behind that stands which script it was, by a digest that says nothing to anybody.
-        let said = said.split(" script: ").next().unwrap_or_default();
-        let said = said.trim_end_matches('.');
+        let said = without_place(&said);
         let advice = if advice.is_empty() { String::new() } else { format!("; {advice}") };
         Error::Refused { store: "redis", why: format!("{said}{advice}") }
     };
