@@ -81,3 +81,21 @@ async fn a_server_that_is_gone_is_not_stormed_and_is_found_again() {
     until_reachable(&store).await;
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
+
+/// One that lets everybody in and throws them out again is not stormed either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_does_not_last_is_made_again_with_a_pause() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let store = open(&server.url()).await;
+    let began = Instant::now();
+    let mut killed = 0;
+    while began.elapsed() < ms(2_000) {
+        match server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap() {
+            Reply::Int(n) => killed += n,
+            other => panic!("{other:?}"),
+        }
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert!((3..=12).contains(&killed), "{killed} connections in two seconds");
+    until_reachable(&store).await;
+}

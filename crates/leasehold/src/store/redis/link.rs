@@ -233,6 +233,8 @@ async fn keep(
     mut given_up: watch::Receiver<u64>,
 ) {
     let mut generation = 1;
+    let mut pause = Duration::ZERO;
+    let mut made = maker.clock.now();
     loop {
         loop {
             tokio::select! {
@@ -246,8 +248,16 @@ async fn keep(
         tracing::warn!("the connection to the redis store is lost; making another");
         let _ = sessions.send_replace(Err(unreachable("the connection to it is lost")));
         generation += 1;
-        let mut pause = PAUSE_MIN;
+        // At once, unless it did not last: a server may let everybody in and throw them out again.
+        if maker.clock.now().since(made) > PAUSE_MAX {
+            pause = Duration::ZERO;
+        }
         pushes = loop {
+            // Not all at the same moment.
+            let jitter = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
+            let pause_now = pause.mul_f64(0.5 + jitter / 2.0);
+            maker.clock.sleep_until(maker.clock.now().plus(pause_now)).await;
+            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
             match maker.make(generation).await {
                 Ok((session, pushes)) => {
                     let _ = sessions.send_replace(Ok(session));
@@ -256,15 +266,10 @@ async fn keep(
                 Err(error) => {
                     tracing::debug!(%error, "no connection to the redis store yet");
                     let _ = sessions.send_replace(Err(error));
-                    // Not all at the same moment.
-                    let jitter =
-                        getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
-                    let pause_now = pause.mul_f64(0.5 + jitter / 2.0);
-                    maker.clock.sleep_until(maker.clock.now().plus(pause_now)).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
         };
+        made = maker.clock.now();
         tracing::info!(generation, "connected to the redis store again");
     }
 }
