@@ -55,7 +55,9 @@ pub(crate) struct Global {
     /// When to use colours; NO_COLOR is heeded too
     #[arg(long, global = true, display_order = 100, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: clap::ColorChoice,
-    /// Read the password for the store from this file, so that it need not stand in the URL
+    /// Read the password for the store from the first line of this file, so that it need not stand in the URL
+    ///
+    /// Without it: LEASEHOLD_PASSWORD. A user who has a name is named in the URL, as in `redis://alice@host/`.
     #[arg(long, global = true, display_order = 100, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 }

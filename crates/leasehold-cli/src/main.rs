@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod duration;
 mod exit;
+mod password;
 mod signals;
 mod voice;
 
@@ -97,7 +98,7 @@ fn connect(
     voice: Voice,
     options: Options,
 ) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
-    let chosen = chosen(global, voice)?;
+    let (chosen, options) = chosen(global, voice, options)?;
     Ok(async move { options.connect(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
 }
 
@@ -106,11 +107,12 @@ fn examine(
     global: &Global,
     voice: Voice,
 ) -> Result<impl Future<Output = Result<Report, Failure>> + Send + 'static, Failure> {
-    let chosen = chosen(global, voice)?;
-    Ok(async move { Options::default().examine(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
+    let (chosen, options) = chosen(global, voice, Options::default())?;
+    Ok(async move { options.examine(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
 }
 
-fn chosen(global: &Global, voice: Voice) -> Result<Chosen, Failure> {
+/// Which store, and the password for it.
+fn chosen(global: &Global, voice: Voice, mut options: Options) -> Result<(Chosen, Options), Failure> {
     let chosen = config::store(global.store.as_deref())?;
     let scheme = chosen.url.split(':').next().unwrap_or("");
     voice.detail(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
@@ -122,13 +124,29 @@ fn chosen(global: &Global, voice: Voice) -> Result<Chosen, Failure> {
             by => Failure::configuration(format!("{by}: {why}")),
         });
     }
-    if let Some(path) = &global.password_file {
-        return Err(Failure::usage(format!(
-            "--password-file {}: a store of this kind (`{scheme}:`) has no password",
-            path.display()
-        )));
+    if scheme.eq_ignore_ascii_case("file") {
+        // What is set for other stores does no harm here; what was typed was meant.
+        if let Some(path) = &global.password_file {
+            return Err(Failure::usage(format!(
+                "--password-file {}: a store of this kind (`{scheme}:`) has no password",
+                path.display()
+            )));
+        }
+        return Ok((chosen, options));
     }
-    Ok(chosen)
+    if chosen.by == "--store" && password::is_in(&chosen.url) {
+        voice.warn(format_args!(
+            "every user of this machine can read the password in --store; use --password-file, or {}",
+            password::PASSWORD
+        ));
+    }
+    if let Some(password) = password::password(global.password_file.as_deref(), voice)? {
+        options = options.password(password);
+    }
+    if let Some(warning) = options.warning(&chosen.url) {
+        voice.warn(warning);
+    }
+    Ok((chosen, options))
 }
 
 /// Why a store cannot be used, by who named it.

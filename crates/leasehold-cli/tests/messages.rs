@@ -175,6 +175,11 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     page.run(&home, "--output json run --store nowhere x -- true");
     page.run(&home, "doctor --store file:open_to_all");
     page.run(&home, "doctor --store redis://127.0.0.1:1/");
+    page.run(&home, "ls --store redis://127.0.0.1:1/ --password-file nowhere");
+    home.write("password", "secret\n");
+    std::fs::set_permissions(home.path().join("password"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    page.run(&home, "ls --store redis://127.0.0.1:1/ --password-file password");
+    page.run(&home, "ls --store redis://:secret@127.0.0.1:1/ --password-file password");
     assert_eq!(home.run("run x -- true").0, 0);
     let gate = File::options().write(true).open(home.store().join("gate")).unwrap();
     gate.lock().unwrap();

@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::event::{Event, Hook};
 use crate::locks::Locks;
+use crate::password::Password;
 use crate::store::Store;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
 use crate::store::file::File;
@@ -72,13 +73,14 @@ pub struct Options {
     pub(crate) owner: Owner,
     pub(crate) ttl: Ttl,
     pub(crate) hook: Option<Hook>,
+    pub(crate) password: Option<Password>,
     /// The first value that was not valid, reported when it is time to connect.
     fault: Option<Error>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { owner: Owner::this_process(), ttl: Ttl::DEFAULT, hook: None, fault: None }
+        Options { owner: Owner::this_process(), ttl: Ttl::DEFAULT, hook: None, password: None, fault: None }
     }
 }
 
@@ -91,6 +93,13 @@ impl Options {
     /// How long a lease lives without renewal; 30 s by default.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.set(|options| Ttl::new(ttl).map(|ttl| options.ttl = ttl))
+    }
+
+    /// What the store wants to hear before it lets this client in, so that it need not stand in the URL; in one or the other,
+    /// not in both. A user who has a name is named in the URL: `redis://alice@host/`.
+    pub fn password(mut self, password: impl Into<Password>) -> Self {
+        self.password = Some(password.into());
+        self
     }
 
     /// Calls this with every [`Event`], one after the other, on a task of its own. There is one hook; the last one
@@ -134,15 +143,31 @@ impl Options {
     /// # Cancel safety
     /// As [`connect`].
     pub async fn connect(self, url: &str) -> Result<Locks> {
-        let options = self.checked()?;
-        let store: Arc<dyn Store> = match options.place(url)? {
+        let mut options = self.checked()?;
+        let place = options.place(url)?;
+        if let Some(warning) = options.warning(url) {
+            tracing::warn!("{warning}");
+        }
+        let store: Arc<dyn Store> = match place {
             Place::Memory => Arc::new(Memory::new(Clock::system()?)),
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
             Place::File(directory) => Arc::new(File::open(directory).await?),
             #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redis(url) => Arc::new(Redis::open(&url).await?),
+            Place::Redis(url) => Arc::new(Redis::open_with(&url, options.password.as_ref()).await?),
         };
+        // It is the store's from here on.
+        options.password = None;
         options.over(store)
+    }
+
+    /// What somebody should know before this URL is connected to: that its password would go to another machine in plain
+    /// text. [`connect`](Options::connect) logs it as a warning.
+    pub fn warning(&self, url: &str) -> Option<&'static str> {
+        match self.place(url) {
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            Ok(Place::Redis(url)) => Redis::warning(&url, self.password.as_ref()),
+            _ => None,
+        }
     }
 
     /// Which store a URL means.
@@ -153,7 +178,11 @@ impl Options {
             let why = "it has no scheme; write SCHEME:…, such as `file:/var/lib/locks`";
             return refuse(if url.is_empty() { "" } else { "…" }, why);
         };
-        match scheme.to_ascii_lowercase().as_str() {
+        let scheme = scheme.to_ascii_lowercase();
+        if self.password.is_some() && matches!(scheme.as_str(), "memory" | "file") {
+            return Err(Error::invalid("password", "…", "a store of this kind has none; leave it out"));
+        }
+        match scheme.as_str() {
             "memory" if rest.is_empty() => Ok(Place::Memory),
             "memory" => refuse("memory:…", "nothing follows `memory:`"),
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
@@ -201,6 +230,7 @@ impl fmt::Debug for Options {
             .field("owner", &self.owner)
             .field("ttl", &self.ttl)
             .field("hook", &self.hook.as_ref().map(|_| "set"))
+            .field("password", &self.password)
             .finish()
     }
 }

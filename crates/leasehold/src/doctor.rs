@@ -66,9 +66,10 @@ impl Options {
                 Ok(Report { store: "file", findings: crate::store::file::examine(&directory).await? })
             }
             #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redis(url) => {
-                Ok(Report { store: "redis", findings: crate::store::redis::examine(&url).await? })
-            }
+            Place::Redis(url) => Ok(Report {
+                store: "redis",
+                findings: crate::store::redis::examine(&url, options.password.as_ref()).await?,
+            }),
         }
     }
 }

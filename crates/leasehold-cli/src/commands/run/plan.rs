@@ -133,7 +133,7 @@ impl Plan {
             .env("LEASEHOLD_FENCE", fence.to_string())
             .env("LEASEHOLD_OWNER", self.owner.as_str())
             .env_remove("LEASEHOLD_TOKEN")
-            .env_remove("LEASEHOLD_PASSWORD");
+            .env_remove(crate::password::PASSWORD);
         // One without a password is no secret, and a command that calls leasehold may need it.
         if std::env::var_os(crate::config::STORE).is_some_and(|url| may_be_secret(&url)) {
             command.env_remove(crate::config::STORE);

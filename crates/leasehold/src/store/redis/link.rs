@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::address::{without_arguments, without_password};
 use super::script::Script;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -207,8 +208,9 @@ impl Maker {
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout))
             .set_push_sender(pushed);
-        let mut connection =
-            self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(explained)?;
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection
+            .map_err(|error| without_password(explained(error), self.client.get_connection_info()))?;
         let (seconds, micros): (u64, u64) =
             cmd("TIME").query_async(&mut connection).await.map_err(explained)?;
         let server_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
@@ -324,7 +326,7 @@ pub(super) fn explained(error: RedisError) -> Error {
             || error.to_string(),
             |detail| format!("{} {detail}", error.code().unwrap_or("ERR")),
         );
-        let said = without_place(&said);
+        let said = without_arguments(without_place(&said));
         let advice = if advice.is_empty() { String::new() } else { format!("; {advice}") };
         Error::Refused { store: "redis", why: format!("{said}{advice}") }
     };

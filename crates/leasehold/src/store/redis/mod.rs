@@ -28,6 +28,7 @@ use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
+use crate::password::Password;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
@@ -96,8 +97,13 @@ impl Redis {
     /// # Cancel safety
     /// Dropped before its end, there is no connection, and nothing stays behind.
     pub async fn open(url: &str) -> Result<Self> {
+        Redis::open_with(url, None).await
+    }
+
+    /// The same with a password that does not stand in the URL.
+    pub(crate) async fn open_with(url: &str, password: Option<&Password>) -> Result<Self> {
         let (url, settings) = settings(url)?;
-        let info = address::parsed(&url)?;
+        let info = address::parsed(&url, password)?;
         let clock = Clock::system()?;
         let bells: Arc<Bells<Pushed>> = Arc::default();
         let heard = bells.clone();
@@ -107,6 +113,13 @@ impl Redis {
         let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
         let link = Link::open(info, channel.clone(), listener, clock.clone(), settings.timeout).await?;
         Ok(Redis { link, bells, clock, settings, channel, seen: AtomicU64::new(0) })
+    }
+
+    /// What somebody should know before it is opened.
+    pub(crate) fn warning(url: &str, password: Option<&Password>) -> Option<&'static str> {
+        let (url, _) = settings(url).ok()?;
+        let info = address::parsed(&url, password).ok()?;
+        address::is_exposed(&info).then_some(address::EXPOSED)
     }
 
     fn keys(&self, names: &Names) -> Vec<String> {

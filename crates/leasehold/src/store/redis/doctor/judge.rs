@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::super::address::is_this_machine;
+use super::super::address::{EXPOSED, is_exposed, is_this_machine};
 use super::{Facts, Said};
 use crate::doctor::{Bytes, Finding, Fine};
 use crate::error::Short;
@@ -318,9 +318,9 @@ pub(super) fn network(info: &ConnectionInfo, config: Option<&Said>) -> Finding {
     });
     let password = "set a password (`requirepass`, or an ACL user) and give it to its clients";
     match info.addr() {
-        ConnectionAddr::Tcp(host, _) if !is_this_machine(host) && has_password => Finding::caution(
+        _ if is_exposed(info) => Finding::caution(
             check,
-            "the password goes to the server in plain text, for everybody on the way to read",
+            EXPOSED,
             "use a network that nobody else listens on: a private one, or a tunnel",
         ),
         _ if !has_password && is_open => Finding::caution(

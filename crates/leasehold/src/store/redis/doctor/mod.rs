@@ -18,6 +18,7 @@ use super::{Redis, address, settings};
 use crate::clock::Clock;
 use crate::doctor::{Finding, median, not_taken, tried};
 use crate::error::Result;
+use crate::password::Password;
 
 /// How often the server is asked for its time.
 const TIMES: usize = 9;
@@ -44,14 +45,15 @@ struct Facts {
     timeout: Duration,
 }
 
-pub(crate) async fn examine(url: &str) -> Result<Vec<Finding>> {
+pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Vec<Finding>> {
     let (place, settings) = settings(url)?;
-    let info = address::parsed(&place)?;
+    let info = address::parsed(&place, password)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.timeout))
         .set_response_timeout(Some(settings.timeout));
     let client = Client::open(info.clone()).map_err(explained)?;
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(explained)?;
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    let connection = connection.map_err(|error| address::without_password(explained(error), &info))?;
     let mut server = Patient { connection };
     // What does not answer at all is not examined, but reported as it is everywhere else.
     server.ask::<redis::Value>(&cmd("PING")).await.or_else(|error| match error.is_io_error() {
@@ -70,7 +72,7 @@ pub(crate) async fn examine(url: &str) -> Result<Vec<Finding>> {
     let mut findings = judge::all(&facts);
     findings.push(judge::network(&info, facts.config.as_ref()));
     findings.extend(rights::all(&mut server, &settings.prefix).await);
-    findings.push(match Redis::open(url).await {
+    findings.push(match Redis::open_with(url, password).await {
         Ok(store) => tried(&store).await,
         Err(error) => not_taken(&error),
     });

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Cmd, RedisError, Value, cmd};
 
+use super::super::address::without_arguments;
 use super::Patient;
 use crate::doctor::Finding;
 use crate::token::{Owner, Token};
@@ -110,7 +111,8 @@ impl Lacking {
 
 /// What the server said, in its own words.
 fn text(error: &RedisError) -> String {
-    error.detail().map_or_else(|| error.to_string(), str::to_owned)
+    let said = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+    without_arguments(&said).to_owned()
 }
 
 #[cfg(test)]
