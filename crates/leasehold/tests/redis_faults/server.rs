@@ -244,6 +244,26 @@ async fn a_waiter_that_is_refused_leaves_the_line() {
     assert!(is_empty(&server), "nobody waits for it");
 }
 
+/// It is withdrawn until the server lets it go, or it would be given what nobody waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_refused_and_cannot_leave_the_line_leaves_it_later() {
+    let (server, _proxy, store, other) = behind_a_proxy().await;
+    let held = claim("x", ms(60_000), Wait::Never);
+    granted(&other, &held).await;
+    let locks = client(&store, "a");
+    let waiter = tokio::spawn(locks.mutex("x").ttl(ms(1_500)).lock());
+    until_known(&server, &store, "x", 1).await;
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    let error = soon(waiter).await.unwrap().unwrap_err();
+    assert!(error.is_outcome_unknown() && error.to_string().contains("NOREPLICAS"), "{error}");
+    assert_eq!(int(&server, &["ZCARD", "{lock:x}:line"]), 1, "it could not leave");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+    soon(locks.settled()).await;
+    assert_eq!(int(&server, &["EXISTS", "{lock:x}:line"]), 0);
+    assert_eq!(other.release(&held.ticket).await.unwrap(), Released::Released);
+    assert!(is_empty(&server), "given to nobody");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_its_replicas_or_its_disk_says_so_and_the_ttl_ends_what_it_holds() {
     let (server, proxy, store, other) = behind_a_proxy().await;

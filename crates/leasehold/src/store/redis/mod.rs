@@ -176,10 +176,9 @@ impl Redis {
     }
 
     /// Until it is taken, or busy is the answer.
-    async fn take_or_wait(&self, claim: &Claim) -> Result<Acquired> {
+    async fn take_or_wait(&self, claim: &Claim, queued: &mut Option<Queued>) -> Result<Acquired> {
         let Claim { ticket, ttl, wait, .. } = claim;
         let bell = self.bells.hang(&ticket.token);
-        let mut queued: Option<Queued> = None;
         let mut lates = 0;
         loop {
             let waits = match wait {
@@ -204,7 +203,7 @@ impl Redis {
                     "busy" => return Ok(Acquired::Busy(reply.busy())),
                     "queued" => {
                         let last = reply.fence(1).map_or(u64::MAX, Fence::get);
-                        queued = Some(Queued { sent, last });
+                        *queued = Some(Queued { sent, last });
                         let look = u64::try_from(reply.integer(2)).unwrap_or(1);
                         look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
                     }
@@ -235,7 +234,7 @@ impl Redis {
             tokio::select! {
                 biased;
                 pushed = bell.rung() => {
-                    if let Some(grant) = pushed.and_then(|pushed| self.pushed(pushed, queued, *ttl)) {
+                    if let Some(grant) = pushed.and_then(|pushed| self.pushed(pushed, *queued, *ttl)) {
                         return Ok(Acquired::Granted(grant));
                     }
                 }
@@ -395,12 +394,15 @@ fn escaped(text: &str) -> String {
 #[async_trait]
 impl Store for Redis {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let answer = self.take_or_wait(claim).await;
+        let mut queued = None;
+        let answer = self.take_or_wait(claim, &mut queued).await;
+        let Err(Error::Refused { store, why }) = answer else { return answer };
         // It may have been refused in the middle of a script, or with a place in line from before.
-        if matches!(answer, Err(Error::Refused { .. })) {
-            let _ = self.release(&claim.ticket).await;
+        match self.release(&claim.ticket).await {
+            // That place is still to be given up.
+            Err(_) if queued.is_some() => Err(Error::Unreachable { store, why }),
+            _ => Err(Error::Refused { store, why }),
         }
-        answer
     }
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
