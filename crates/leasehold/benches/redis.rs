@@ -138,7 +138,8 @@ fn uncontended(url: &str, tasks: u64) {
                 }
             })
         };
-        (ours().await, theirs().await);
+        ours().await;
+        theirs().await;
         let mut runs = Vec::new();
         for _ in 0..ROUNDS {
             runs.push((ours().await, theirs().await));
@@ -242,7 +243,8 @@ fn hand_over(url: &str) {
             .collect();
         median(&each)
     };
-    (ours(), ping());
+    ours();
+    ping();
     let runs: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (ours(), ping())).collect();
     let ratios: Vec<f64> = runs.iter().map(|(ours, ping)| ours / ping).collect();
     println!("\n| hand-over between two processes | µs | ratio | spread |\n|---|---|---|---|");

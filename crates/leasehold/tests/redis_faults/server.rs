@@ -463,3 +463,33 @@ async fn a_wait_ends_at_its_deadline_though_the_server_is_gone() {
     assert!(error.is_outcome_unknown(), "an outage is not contention: {error}");
     assert!(began.elapsed() >= wait && began.elapsed() < wait + ms(1_500), "{:?}", began.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_told_of_a_grant_that_the_server_refuses_to_write_down() {
+    let (server, _proxy, store, other) = behind_a_proxy().await;
+    granted(&other, &claim("x", ms(60_000), Wait::Never)).await;
+    let waiter = tokio::spawn({
+        let store = store.clone();
+        async move { store.acquire(&claim("x", ms(60_000), Wait::Forever)).await }
+    });
+    until_known(&server, &store, "x", 1).await;
+    int(&server, &["PEXPIRE", "lock:x", "100"]);
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    until("expired", || fence_at(&server, "x").is_none()).await;
+    // Whoever comes now would have the waiter admitted.
+    assert!(other.acquire(&claim("x", ms(1_000), Wait::Never)).await.is_err());
+    tokio::time::sleep(ms(100)).await;
+    let is_told =
+        waiter.is_finished() && matches!(waiter.await.unwrap(), Ok(leasehold::Acquired::Granted(_)));
+    assert!(!is_told, "the server has nothing of it: {:?}", fence_at(&server, "x"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_looks_like_ours_and_has_no_end_is_not_asked_for_all_the_time() {
+    let (server, proxy, store, _other) = behind_a_proxy().await;
+    server.command(&["SET", "lock:x", "job#7"]).unwrap();
+    let asked = || proxy.counts().commands.get("EVALSHA").copied().unwrap_or(0);
+    let before = asked();
+    assert!(client(&store, "a").mutex("x").wait(ms(1_000)).lock().await.is_err());
+    assert!(asked() - before < 50, "{} times in a second", asked() - before);
+}

@@ -126,8 +126,11 @@ for _, key in ipairs(keys) do
   if place == 0 or barges then
     local value, left = holder(key)
     if value ~= '' then
-      if not parsed(value) then
-        left = left < 0 and 100 or math.min(left, 100)
+      if left < 0 then
+        -- Without an end: somebody's, until that one takes it away.
+        left = 100
+      elseif not parsed(value) then
+        left = math.min(left, 100)
       end
       look = math.min(look, left)
     end

@@ -312,6 +312,8 @@ local function admit(keys, caller)
         if not fence then
           return false
         end
+        -- A write that changes nothing: where writes are refused, nobody is told of a grant that is not made.
+        redis.call('ZREM', line_of(key), '')
         local is_there = token == caller or entry.channel == ''
           or tell(entry.channel, token .. '\n' .. hex(fence) .. '\n' .. entry.n) > 0
         if is_there then
