@@ -275,7 +275,8 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     page.0 += "\n# the store hangs\n";
     page.note(&home, "run --ttl 3s -k 0 x -- COMMAND", hangs.end());
     drop(gate);
-    page.run(&home, "run x -- sh -c 'sleep 0.5 & exit 3'");
+    // Between fork and exec it still has the shell's name.
+    page.run(&home, "run x -- sh -c 'sleep 0.5 & until grep -q sleep /proc/$!/comm; do :; done; exit 3'");
     page.run(&home, "-v run x -- true");
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/messages.txt");
