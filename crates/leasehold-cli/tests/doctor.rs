@@ -24,7 +24,7 @@ fn a_good_store_is_said_to_be_one_in_columns_without_colours() {
 fn the_exit_code_is_as_bad_as_the_worst_and_advice_stands_below() {
     let home = Home::new();
     for (setup, code, line) in [
-        (Setup::new(Kind::Redis).durable(), 0, "good     role         master\n"),
+        (Setup::new(Kind::Redis).line("appendonly yes"), 0, "good     role         master\n"),
         (
             Setup::new(Kind::Redis),
             1,

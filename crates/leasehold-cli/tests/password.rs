@@ -13,7 +13,7 @@ const CANARY: &str = "c4nary-In-The-Mine";
 
 fn guarded() -> Server {
     let rules = format!("on >{CANARY} ~* &* +@all");
-    Setup::new(Kind::Redis).durable().password(CANARY).user("alice", &rules).start().unwrap()
+    Setup::new(Kind::Redis).line("appendonly yes").password(CANARY).user("alice", &rules).start().unwrap()
 }
 
 /// A home with the password in a file that is closed to others.
@@ -70,7 +70,8 @@ fn a_password_reaches_the_store_and_nobody_else() {
             &["-vvv", "ls"],
             &["doctor"],
             &["doctor", "--output", "json"],
-            &["lock", "y", "--ttl", "10ms"],
+            &["lock", "y", "--ttl", "1h"],
+            &["evict", "y", "--yes"],
         ] {
             let (code, out, told) = run(more);
             assert_eq!(code, 0, "{way}: {more:?}: {out}{told}");

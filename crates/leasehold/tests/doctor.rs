@@ -41,7 +41,7 @@ fn troubles(report: &Report) -> Vec<&'static str> {
 #[tokio::test]
 async fn a_server_that_keeps_what_it_is_told_is_good_and_left_as_it_was() {
     for (kind, name) in [(Kind::Redis, "Redis 7."), (Kind::Valkey, "Valkey 9.")] {
-        let server = Setup::new(kind).durable().start().unwrap();
+        let server = Setup::new(kind).line("appendonly yes").start().unwrap();
         let report = report_on(&server).await;
         assert_eq!((report.store, report.verdict()), ("redis", Verdict::Good), "{report:#?}");
         assert!(on(&report, "server").1.starts_with(name), "{report:#?}");
@@ -75,7 +75,7 @@ async fn a_server_that_may_throw_locks_away_is_bad() {
         (0, "allkeys-lru", Verdict::Caution),
         (100 << 20, "noeviction", Verdict::Good),
     ] {
-        let server = Setup::new(Kind::Redis).durable().memory(bytes, policy).start().unwrap();
+        let server = Setup::new(Kind::Redis).line("appendonly yes").memory(bytes, policy).start().unwrap();
         let report = report_on(&server).await;
         let (found, text) = on(&report, "memory");
         assert_eq!((found, report.verdict()), (verdict, verdict), "{text}");
@@ -85,8 +85,8 @@ async fn a_server_that_may_throw_locks_away_is_bad() {
 
 #[tokio::test]
 async fn a_replica_is_bad_and_names_its_master_which_wants_care() {
-    let master = Setup::new(Kind::Redis).durable().start().unwrap();
-    let replica = Setup::new(Kind::Redis).durable().replica_of(&master).start().unwrap();
+    let master = Setup::new(Kind::Redis).line("appendonly yes").start().unwrap();
+    let replica = Setup::new(Kind::Redis).line("appendonly yes").replica_of(&master).start().unwrap();
     while replica.info("replication").unwrap()["master_link_status"] != "up" {
         tokio::time::sleep(ms(5)).await;
     }
@@ -102,7 +102,8 @@ async fn a_replica_is_bad_and_names_its_master_which_wants_care() {
 
 #[tokio::test]
 async fn a_master_that_waits_for_replicas_is_bad_without_them() {
-    let server = Setup::new(Kind::Redis).durable().line("min-replicas-to-write 1").start().unwrap();
+    let server =
+        Setup::new(Kind::Redis).line("appendonly yes").line("min-replicas-to-write 1").start().unwrap();
     let report = report_on(&server).await;
     assert_eq!(troubles(&report), ["replicas", "lock"], "{report:#?}");
     assert!(on(&report, "lock").1.contains("NOREPLICAS"), "{report:#?}");
@@ -111,8 +112,9 @@ async fn a_master_that_waits_for_replicas_is_bad_without_them() {
 #[tokio::test]
 async fn where_scripts_are_forbidden_no_lock_can_be_taken() {
     for kind in Kind::ALL {
-        let by_rule = Setup::new(kind).durable().user("default", "on nopass ~* &* +@all -eval -evalsha");
-        let by_name = Setup::new(kind).durable().without("EVAL").without("EVALSHA");
+        let by_rule =
+            Setup::new(kind).line("appendonly yes").user("default", "on nopass ~* &* +@all -eval -evalsha");
+        let by_name = Setup::new(kind).line("appendonly yes").without("EVAL").without("EVALSHA");
         for setup in [by_rule, by_name] {
             let report = report_on(&setup.start().unwrap()).await;
             assert_eq!(troubles(&report), ["scripts", "rights", "lock"], "{report:#?}");
@@ -125,8 +127,11 @@ async fn where_scripts_are_forbidden_no_lock_can_be_taken() {
 #[tokio::test]
 async fn who_may_only_lock_is_told_what_could_not_be_seen() {
     for kind in Kind::ALL {
-        let server =
-            Setup::new(kind).durable().user("default", &format!("on nopass {LOCKS}")).start().unwrap();
+        let server = Setup::new(kind)
+            .line("appendonly yes")
+            .user("default", &format!("on nopass {LOCKS}"))
+            .start()
+            .unwrap();
         let report = report_on(&server).await;
         let unseen = ["server", "role", "replicas", "persistence", "memory", "clients", "settings"];
         assert_eq!(troubles(&report), unseen, "{report:#?}");
@@ -139,7 +144,9 @@ async fn who_may_only_lock_is_told_what_could_not_be_seen() {
 async fn the_rights_that_are_lacking_are_named() {
     for kind in Kind::ALL {
         let rules = LOCKS.replace("+zadd ", "").replace("~{lock:* ", "").replace("&{lock:}:* ", "");
-        let server = Setup::new(kind).durable().user("default", &format!("on nopass {rules} +acl|whoami"));
+        let server = Setup::new(kind)
+            .line("appendonly yes")
+            .user("default", &format!("on nopass {rules} +acl|whoami"));
         let server = server.start().unwrap();
         let (verdict, text) = on(&report_on(&server).await, "rights");
         assert_eq!(verdict, Verdict::Bad, "{text}");
@@ -153,7 +160,7 @@ async fn the_rights_that_are_lacking_are_named() {
 
 #[tokio::test]
 async fn a_fence_that_runs_ahead_wants_care_and_a_key_in_its_place_is_bad() {
-    let server = Setup::new(Kind::Redis).durable().start().unwrap();
+    let server = Setup::new(Kind::Redis).line("appendonly yes").start().unwrap();
     let url = format!("{}?prefix=x:", server.url());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let ahead = format!("{:x}", (now.as_secs() + 3_600) * 1_000_000);
