@@ -61,7 +61,11 @@ pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failu
     drop(locks);
     // What hangs has had its time: its TTL ends what it holds.
     let patience = if done.is_ok() { FAREWELL_MAX } else { FAREWELL_MAX / 4 };
-    let closed = office.finish(async move { closing.close().await }, patience);
+    let closed = match &done {
+        // Closing would give back what is not to be given back.
+        Ok(Done { leaves_it: true, .. }) => Ok(None),
+        _ => office.finish(async move { closing.close().await }, patience),
+    };
     speaker.finish();
     office.close();
     closed.and(done).map(Done::end)
@@ -72,11 +76,13 @@ struct Done {
     code: u8,
     /// Ctrl-C at the terminal: a shell that waits for us goes on with its script unless we die of it too.
     dies_of: Option<Signal>,
+    /// Something that could not be ended runs on: the lock is left to its TTL.
+    leaves_it: bool,
 }
 
 impl Done {
     fn with(code: u8) -> Self {
-        Done { code, dies_of: None }
+        Done { code, dies_of: None, leaves_it: false }
     }
 
     fn end(self) -> u8 {
@@ -92,7 +98,7 @@ impl Done {
 impl From<Caught> for Done {
     fn from(caught: Caught) -> Self {
         let code = Ended::Signal(caught.signal.as_raw()).code();
-        Done { code, dies_of: caught.is_pressed().then_some(caught.signal) }
+        Done { dies_of: caught.is_pressed().then_some(caught.signal), ..Done::with(code) }
     }
 }
 
@@ -143,7 +149,7 @@ fn hold(
     let code = conclude(office, plan, speaker, lease, &verdict, since)?;
     let was_pressed = |signal: &Signal| verdict.ended == Some(Ended::Signal(signal.as_raw()));
     let dies_of = verdict.pressed.filter(was_pressed).filter(|_| code != LOST && code != TOO_LONG);
-    Ok(Done { code, dies_of })
+    Ok(Done { code, dies_of, leaves_it: verdict.is_lost && verdict.has_survivors })
 }
 
 /// Gives the lock back, and says what came of it all.
@@ -158,7 +164,7 @@ fn conclude(
     if verdict.is_lost {
         match lease.is_valid() && !verdict.has_survivors {
             true => drop(office.finish(lease.release(), FAREWELL_MAX)?),
-            // To the last moment.
+            // What survives is to have it to the last moment.
             false => std::mem::forget(lease),
         }
         speaker.error(after_a_loss(plan, verdict.ended));
