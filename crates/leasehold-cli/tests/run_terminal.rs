@@ -316,6 +316,31 @@ fn a_terminal_that_is_gone_ends_one_that_leads_its_session() {
     until(|| home.call(["inspect", "x"]).0 == 0, "the lock to be free");
 }
 
+/// The same while leasehold has hardly started its command: on a processor that has no time for it.
+#[test]
+fn a_terminal_that_is_gone_early_ends_everything_too() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let all = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let one = all.split([',', '-']).next().unwrap();
+    let home = Home::in_memory();
+    let mut hog = std::process::Command::new("taskset")
+        .args(["-c", one, "sh", "-c", "while :; do :; done"])
+        .spawn()
+        .unwrap();
+    // The session as a whole has little weight there, whether or not the kernel weighs sessions.
+    let slowly = "echo 19 > /proc/self/autogroup; exec chrt --idle 0 \"$@\"";
+    let slow = ["taskset", "-c", one, "sh", "-c", slowly, "sh"];
+    let run = ["leasehold", "run", "x", "--", "taskset", "-c", all];
+    let command = ["sh", "-c", "echo started $$.; sleep 1000; :"];
+    let mut running = Terminal::of(&home, &[&slow[..], &run, &command].concat());
+    let pid = started(&mut running);
+    running.break_off();
+    until(|| !lives(pid), "the command to be gone with its terminal");
+    hog.kill().unwrap();
+    hog.wait().unwrap();
+    until(|| home.call(["inspect", "x"]).0 == 0, "the lock to be free");
+}
+
 #[test]
 fn a_stopped_screen_does_not_keep_a_waiter_from_ending() {
     let home = Home::in_memory();

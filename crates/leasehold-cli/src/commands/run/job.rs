@@ -153,14 +153,26 @@ impl Job {
         self.ended.is_some() && (self.is_alone || (self.family.has_strangers() && looks_gone()))
     }
 
+    /// What came while it was being started: the terminal may have sent it to all of us before the command was one of us.
+    pub(super) fn forward_early(&self, caught: Caught) {
+        match self.is_hung_up(caught) {
+            true => self.forward(caught),
+            false => self.forward(Caught { from_kernel: false, ..caught }),
+        }
+    }
+
+    /// A terminal that goes away tells only the one who leads its session; the others hear of it when that one dies.
+    fn is_hung_up(&self, caught: Caught) -> bool {
+        caught.signal == Signal::HUP && caught.from_kernel && getsid(None) == Ok(getpid())
+    }
+
     /// What came to us goes on to the command, unless the terminal has sent it to all of us.
     pub(super) fn forward(&self, caught: Caught) {
         match (self.group, caught.signal) {
             // These mean something to the one they are sent to, and the end to others.
             (_, Signal::USR1 | Signal::USR2) | (Some(_), Signal::WINCH) => self.signal(caught.signal),
             (Some(_), signal) => self.signal_group(signal),
-            // A terminal that goes away tells only the one who leads its session; the others hear of it when that one dies.
-            (None, Signal::HUP) if caught.from_kernel && getsid(None) == Ok(getpid()) => {
+            (None, Signal::HUP) if self.is_hung_up(caught) => {
                 let _ = kill_current_process_group(Signal::HUP);
             }
             (None, _) if caught.from_kernel => {}

@@ -113,9 +113,8 @@ impl<'a> Watch<'a> {
     /// command any more, so nothing of it survives.
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.office.ears.watch(self.job.end());
-        // What came while it was being started may have come too early for it.
         for caught in self.office.listen(Some(Duration::ZERO))? {
-            self.job.forward(Caught { from_kernel: false, ..caught });
+            self.job.forward_early(caught);
         }
         loop {
             if self.job.reap() && self.job.has_terminal() {
