@@ -324,7 +324,7 @@ fn a_terminal_that_is_gone_early_ends_everything_too() {
     let one = all.split([',', '-']).next().unwrap();
     let home = Home::in_memory();
     let mut hog = std::process::Command::new("taskset")
-        .args(["-c", one, "sh", "-c", "while :; do :; done"])
+        .args(["-c", one, "sh", "-c", "while kill -0 $PPID; do :; done"])
         .spawn()
         .unwrap();
     // The session as a whole has little weight there, whether or not the kernel weighs sessions.
