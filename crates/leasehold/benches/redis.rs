@@ -34,7 +34,7 @@ fn main() {
     let url = server.url();
     for tasks in [1, 64, 1_000] {
         if wanted("redis: uncontended lock + release, beside bare scripts") {
-            uncontended(&url, tasks);
+            uncontended(&server, tasks);
         }
     }
     if wanted("redis: hand-over between two processes, beside a bare PING") {
@@ -97,9 +97,21 @@ impl Bare {
     }
 }
 
-/// Runs `tasks` of these until all pairs are done; µs per pair.
-async fn timed<F: Future<Output = ()> + 'static>(tasks: u64, work: impl Fn(u64, u64) -> F) -> f64 {
+/// What a pair takes, in µs: from start to end, and of the processors.
+struct Cost {
+    time: f64,
+    client: f64,
+    server: f64,
+}
+
+/// Runs `tasks` of these until all pairs are done.
+async fn timed<F: Future<Output = ()> + 'static>(
+    server: &Server,
+    tasks: u64,
+    work: impl Fn(u64, u64) -> F,
+) -> Cost {
     let each = (PAIRS / tasks).max(4);
+    let (busy, served) = (busy_ns(), served_ns(server));
     let start = Instant::now();
     let local = tokio::task::LocalSet::new();
     local
@@ -110,16 +122,34 @@ async fn timed<F: Future<Output = ()> + 'static>(tasks: u64, work: impl Fn(u64, 
             }
         })
         .await;
-    start.elapsed().as_secs_f64() * 1e6 / (each * tasks) as f64
+    let pairs = (each * tasks) as f64;
+    Cost {
+        time: start.elapsed().as_secs_f64() * 1e6 / pairs,
+        client: (busy_ns() - busy) / 1e3 / pairs,
+        server: (served_ns(server) - served) / 1e3 / pairs,
+    }
 }
 
-fn uncontended(url: &str, tasks: u64) {
+/// How long this process has run on a processor.
+fn busy_ns() -> f64 {
+    let busy = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    busy.tv_sec as f64 * 1e9 + busy.tv_nsec as f64
+}
+
+/// The same of the server's main thread.
+fn served_ns(server: &Server) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", server.pid().unwrap())).unwrap();
+    stat.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn uncontended(server: &Server, tasks: u64) {
+    let url = server.url();
     let runtime = runtime();
     runtime.block_on(async {
-        let locks = leasehold::connect(url).await.unwrap();
-        let bare = Bare::open(url).await;
+        let locks = leasehold::connect(&url).await.unwrap();
+        let bare = Bare::open(&url).await;
         let ours = || {
-            timed(tasks, |task, each| {
+            timed(server, tasks, |task, each| {
                 let mutex = locks.mutex(format!("orders:{task:06}"));
                 async move {
                     for _ in 0..each {
@@ -129,7 +159,7 @@ fn uncontended(url: &str, tasks: u64) {
             })
         };
         let theirs = || {
-            timed(tasks, |task, each| {
+            timed(server, tasks, |task, each| {
                 let (mut bare, key) = (bare.clone(), format!("bare:orders:{task:06}"));
                 async move {
                     for _ in 0..each {
@@ -144,12 +174,20 @@ fn uncontended(url: &str, tasks: u64) {
         for _ in 0..ROUNDS {
             runs.push((ours().await, theirs().await));
         }
-        let ratios: Vec<f64> = runs.iter().map(|(ours, theirs)| ours / theirs).collect();
-        println!("\n| lock + release, {tasks} tasks | µs per pair | time, ratio | spread | throughput, ratio |\n|---|---|---|---|---|");
-        println!("| bare scripts | {:.1} | 1 | | 1 |", median(&runs.iter().map(|run| run.1).collect::<Vec<_>>()));
+        let ratios: Vec<f64> = runs.iter().map(|(ours, theirs)| ours.time / theirs.time).collect();
+        println!("\n| lock + release, {tasks} tasks | µs per pair | of the client's core | of the server's | time, ratio | spread | throughput, ratio |\n|---|---|---|---|---|---|---|");
+        let of = |which: fn(&(Cost, Cost)) -> f64| median(&runs.iter().map(which).collect::<Vec<_>>());
         println!(
-            "| leasehold | {:.1} | {:.2} | {} | {:.2} |",
-            median(&runs.iter().map(|run| run.0).collect::<Vec<_>>()),
+            "| bare scripts | {:.1} | {:.1} | {:.1} | 1 | | 1 |",
+            of(|run| run.1.time),
+            of(|run| run.1.client),
+            of(|run| run.1.server)
+        );
+        println!(
+            "| leasehold | {:.1} | {:.1} | {:.1} | {:.2} | {} | {:.2} |",
+            of(|run| run.0.time),
+            of(|run| run.0.client),
+            of(|run| run.0.server),
             median(&ratios),
             spread(&ratios),
             1.0 / median(&ratios)

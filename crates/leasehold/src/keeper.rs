@@ -31,6 +31,8 @@ pub(crate) struct Keeper {
 
 struct Desk {
     clock: Clock,
+    /// What the moments of renewals are counted from, so that they fall together within a client and not between clients.
+    since: Deadline,
     hall: Arc<Hall>,
     rooms_watched: AtomicU64,
     book: Mutex<Book>,
@@ -57,6 +59,8 @@ struct Book {
 const BATCH_MAX: usize = 256;
 /// The most renewals of one class of TTLs under way at once, slow ones apart.
 const BATCHES_MAX: u64 = 2;
+/// Into how many steps the time until a renewal is divided; all that fall into one go together.
+const STEPS: u32 = 100;
 /// How long an answer may take before the batch counts as slow.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// For how many times that a slow batch is still listened to.
@@ -69,6 +73,7 @@ impl Keeper {
         let book =
             Book { due: BTreeMap::new(), rooms: BTreeMap::new(), wakes_at: Deadline::FAR, closed: false };
         let desk = Arc::new(Desk {
+            since: clock.now(),
             clock,
             hall,
             rooms_watched: AtomicU64::new(0),
@@ -83,7 +88,7 @@ impl Keeper {
 
     /// Takes a tenancy into the book, or moves it there when its deadline has moved.
     pub(crate) fn keep(&self, tenancy: &Arc<Tenancy>) {
-        self.desk.put(tenancy, next_attention(tenancy, self.desk.clock.now()));
+        self.desk.put(tenancy, self.desk.next_attention(tenancy, self.desk.clock.now()));
     }
 
     /// Takes a tenancy out of the book. Its end is set already.
@@ -209,6 +214,23 @@ impl Desk {
         let later = book.rooms.split_off(&first_later);
         let rooms = std::mem::replace(&mut book.rooms, later);
         Some((due.into_values().collect(), rooms.into_values().collect()))
+    }
+
+    /// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
+    /// the deadline, where nothing is renewed. A little earlier where that lets it go together with others: to wake up for
+    /// each costs more than to renew it.
+    fn next_attention(&self, tenancy: &Tenancy, now: Deadline) -> Deadline {
+        let deadline = tenancy.valid_until();
+        if !tenancy.renews {
+            return deadline;
+        }
+        let ttl = tenancy.ttl();
+        let third = jittered(ttl.third(), tenancy);
+        // A deadline capped by `max_hold` counts from nothing; it is renewed all the same, to hear of an eviction.
+        let sent = if tenancy.is_capped() { now } else { deadline.minus(ttl.validity()) };
+        let due = sent.plus(third).min(now.plus(third)).min(deadline);
+        let step = (ttl.third() / STEPS).as_nanos().max(1) as u64;
+        due.minus(Duration::from_nanos(due.since(self.since).as_nanos() as u64 % step))
     }
 
     /// When to wake next, as promised to those who put things in.
@@ -375,7 +397,7 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
             tenancy.renewed(answer);
             // Not at once, however late the answer came: the next one may be on its way already.
             let now = desk.clock.now();
-            desk.put(tenancy, next_attention(tenancy, now).max(try_again_at(tenancy, now)));
+            desk.put(tenancy, desk.next_attention(tenancy, now).max(try_again_at(tenancy, now)));
         }
         Err(error) => {
             tenancy.client.events.emit(Event::RenewalFailed {
@@ -388,20 +410,6 @@ fn settle(desk: &Desk, tenancy: &Arc<Tenancy>, answer: Result<Renewed>) {
             desk.put(tenancy, try_again_at(tenancy, desk.clock.now()));
         }
     }
-}
-
-/// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
-/// the deadline, where nothing is renewed.
-fn next_attention(tenancy: &Tenancy, now: Deadline) -> Deadline {
-    let deadline = tenancy.valid_until();
-    if !tenancy.renews {
-        return deadline;
-    }
-    let ttl = tenancy.ttl();
-    let third = jittered(ttl.third(), tenancy);
-    // A deadline capped by `max_hold` counts from nothing; it is renewed all the same, to hear of an eviction.
-    let sent = if tenancy.is_capped() { now } else { deadline.minus(ttl.validity()) };
-    sent.plus(third).min(now.plus(third)).min(deadline)
 }
 
 /// Soon, and in any case before the deadline.

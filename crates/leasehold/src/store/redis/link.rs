@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
     ServerErrorKind, Value, cmd,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -104,60 +104,25 @@ impl Link {
         }
     }
 
-    /// Runs a script. By its digest, and if the server has forgotten it, by its text.
+    /// Runs a script, with the number of its keys, the keys and the arguments that are written. By its digest, and if the
+    /// server has forgotten it, by its text.
     pub(super) async fn run(
         &self,
         session: &Session,
         script: &Script,
-        keys: &[String],
-        args: &[&str],
+        write: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
         let mut connection = session.connection.clone();
         let mut command = cmd("EVALSHA");
-        command.arg(&script.digest).arg(keys.len()).arg(keys).arg(args);
+        write(command.arg(&script.digest));
         let mut answer = command.query_async(&mut connection).await;
         if matches!(&answer, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
             let mut command = cmd("EVAL");
-            command.arg(&script.source).arg(keys.len()).arg(keys).arg(args);
+            write(command.arg(&script.source));
             answer = command.query_async(&mut connection).await;
         }
         self.note(session, &answer);
         answer.map_err(|error| named(error, script))
-    }
-
-    /// The same for many at once, in one go; each has its own answer. What the server has forgotten is sent again one by
-    /// one.
-    pub(super) async fn run_all(
-        &self,
-        session: &Session,
-        script: &Script,
-        calls: &[(Vec<String>, [String; 3])],
-    ) -> Vec<Result<Value, RedisError>> {
-        let mut pipeline = redis::Pipeline::with_capacity(calls.len());
-        pipeline.ignore_errors();
-        for (keys, args) in calls {
-            pipeline.cmd("EVALSHA").arg(&script.digest).arg(keys.len()).arg(keys).arg(args);
-        }
-        let sent: Result<Vec<Result<Value, RedisError>>, RedisError> =
-            pipeline.query_async(&mut session.connection.clone()).await;
-        let mut answers = match sent {
-            Ok(answers) => answers,
-            Err(error) => {
-                self.note(session, &Err(error.clone()));
-                return calls.iter().map(|_| Err(error.clone())).collect();
-            }
-        };
-        self.note(session, &Ok(Value::Okay));
-        for (answer, (keys, args)) in answers.iter_mut().zip(calls) {
-            match answer {
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-                    *answer = self.run(session, script, keys, &args).await;
-                }
-                _ => {}
-            }
-        }
-        answers.into_iter().map(|answer| answer.map_err(|error| named(error, script))).collect()
     }
 
     pub(super) async fn command(&self, session: &Session, command: &redis::Cmd) -> Result<Value, RedisError> {

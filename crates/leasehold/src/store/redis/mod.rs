@@ -6,9 +6,11 @@
 
 mod address;
 mod doctor;
+mod keys;
 mod link;
 mod reply;
 mod script;
+mod together;
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::Value;
-use redis::{PushInfo, PushKind, RedisError, cmd};
+use redis::{Cmd, PushInfo, PushKind, RedisError, cmd};
 
 use super::bells::Bells;
 use super::{Capabilities, Store};
@@ -33,9 +35,11 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 pub(crate) use doctor::examine;
+use keys::Keys;
 use link::{Link, Session, explained, is_passing};
 use reply::{Reply, fence_read, fence_text, share_text, text};
 use script::Script;
+use together::{Request, Terms, Together};
 
 /// How long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,11 +63,12 @@ const SCANNED: usize = 500;
 ///
 /// It belongs to the runtime it is opened in.
 pub struct Redis {
-    link: Link,
+    link: Arc<Link>,
+    together: Together,
+    keys: Arc<Keys>,
     bells: Arc<Bells<Pushed>>,
     clock: Clock,
     settings: Settings,
-    channel: String,
     /// The highest fence any answer had in it: what this client asks for next is above it, also if the server forgets.
     seen: AtomicU64,
 }
@@ -112,7 +117,9 @@ impl Redis {
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
         let link = Link::open(info, channel.clone(), listener, clock.clone(), settings.timeout).await?;
-        Ok(Redis { link, bells, clock, settings, channel, seen: AtomicU64::new(0) })
+        let (link, keys) = (Arc::new(link), Arc::new(Keys::new(&settings.prefix)));
+        let together = Together::new(link.clone(), keys.clone(), channel);
+        Ok(Redis { link, together, keys, bells, clock, settings, seen: AtomicU64::new(0) })
     }
 
     /// What somebody should know before it is opened.
@@ -122,16 +129,13 @@ impl Redis {
         address::is_exposed(&info).then_some(address::EXPOSED)
     }
 
-    fn keys(&self, names: &Names) -> Vec<String> {
-        let prefix = &self.settings.prefix;
-        let fence = format!("{{{prefix}}}:fence");
-        std::iter::once(fence).chain(names.into_iter().map(|name| format!("{prefix}{name}"))).collect()
-    }
-
     async fn ask(&self, script: &Script, names: &Names, args: &[&str]) -> Result<Reply> {
         let session = self.link.session().await?;
-        let answer = self.link.run(&session, script, &self.keys(names), args).await;
-        Reply::new(answer.map_err(explained)?)
+        let write = |to: &mut Cmd| {
+            self.keys.write_all(names, to);
+            to.arg(args);
+        };
+        Reply::new(self.link.run(&session, script, write).await.map_err(explained)?)
     }
 
     fn saw(&self, fence: Fence) {
@@ -139,8 +143,8 @@ impl Redis {
     }
 
     /// Above every fence that was seen.
-    fn lowest(&self) -> String {
-        (self.seen.load(Ordering::Relaxed) + 1).to_string()
+    fn lowest(&self) -> u64 {
+        self.seen.load(Ordering::Relaxed) + 1
     }
 
     /// One attempt of an acquire.
@@ -152,23 +156,16 @@ impl Redis {
         let (fences, share) = (claim.fences.max(1), ticket.share);
         let is_plain =
             share == Share::Exclusive && fences == 1 && !claim.detached && ticket.names.only().is_some();
-        let rest = format!(
-            "{}\n{fences}\n{}\n{}\n{}\n{}",
+        let text = format!(
+            "{}\n{}\n{fences}\n{}\n{}\n{}",
+            if is_plain { "plain" } else { "other" },
             u8::from(waits),
             share_text(share),
             show.as_millis(),
             u8::from(claim.detached),
-            self.channel
         );
-        let args = [
-            ticket.token.expose(),
-            &ttl.as_ms().to_string(),
-            &not_after.to_string(),
-            &self.lowest(),
-            if is_plain { "plain" } else { "other" },
-            &rest,
-        ];
-        let answer = self.link.run(session, &script::ACQUIRE, &self.keys(&ticket.names), &args).await?;
+        let terms = Terms { ttl_ms: ttl.as_ms(), not_after, lowest: self.lowest(), is_plain, text };
+        let answer = self.together.ask(session, &ticket.names, &ticket.token, Request::Take(terms)).await?;
         // The code is none of the server's, so that the outcome counts as unknown.
         Reply::new(answer).map_err(|error| {
             RedisError::from((redis::ErrorKind::UnexpectedReturnType, "acquire", error.to_string()))
@@ -262,23 +259,52 @@ impl Redis {
         (fence.get() > last && valid_until > self.clock.now()).then_some(Grant { fence, fences, valid_until })
     }
 
-    /// One batch, which goes out as one.
+    /// One batch: those with one name, which are most, go out as one.
     async fn renew_batch(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
         let sent = self.clock.now();
         let session = match self.link.session().await {
             Ok(session) => session,
             Err(error) => return due.iter().map(|_| Err(error.clone())).collect(),
         };
-        let call = |(ticket, ttl): &(Ticket, Ttl)| {
-            let token = ticket.token.expose().to_owned();
-            (self.keys(&ticket.names), [token, fence_text(ticket.fence), ttl.as_ms().to_string()])
+        let ones = || due.iter().filter_map(|(ticket, ttl)| Some((ticket.names.only()?, ticket, ttl)));
+        let write = |to: &mut Cmd| {
+            self.keys.write_count(ones().count(), to);
+            ones().for_each(|(name, ..)| self.keys.write(name, to));
+            for (_, ticket, ttl) in ones() {
+                to.arg(ticket.token.expose()).arg(fence_text(ticket.fence)).arg(ttl.as_ms());
+            }
         };
-        let calls: Vec<_> = due.iter().map(call).collect();
-        let answers = self.link.run_all(&session, &script::RENEW, &calls).await;
-        let renewed = |(answer, (_, ttl)): (Result<Value, RedisError>, &(Ticket, Ttl))| {
-            renewal(&Reply::new(answer.map_err(explained)?)?, *ttl, sent)
+        let answer = match ones().next() {
+            Some(_) => self.link.run(&session, &script::RENEW_MANY, write).await.map_err(explained),
+            None => Ok(Value::Array(Vec::new())),
         };
-        answers.into_iter().zip(due).map(renewed).collect()
+        let mut answers: Box<dyn Iterator<Item = Result<Value>> + Send> = match answer {
+            Ok(Value::Array(answers)) => Box::new(answers.into_iter().map(Ok)),
+            Ok(_) => Box::new(std::iter::empty()),
+            // What the server refuses it may refuse for one of them only.
+            Err(error) if !error.is_outcome_unknown() => {
+                Box::new(std::iter::repeat_with(|| Ok(Value::Int(0))))
+            }
+            Err(error) => Box::new(std::iter::repeat_with(move || Err(error.clone()))),
+        };
+        let renewed = due.iter().map(|(ticket, ttl)| {
+            let answer = match ticket.names.only() {
+                Some(_) => answers.next().unwrap_or_else(|| Err(reply::odd())),
+                None => Ok(Value::Int(0)),
+            };
+            async move {
+                match answer? {
+                    Value::Int(0) => self.renew_alone(ticket, *ttl).await,
+                    answer => renewal(&Reply::new(answer)?, *ttl, sent),
+                }
+            }
+        });
+        join_all(renewed.collect::<Vec<_>>()).await
+    }
+
+    async fn renew_alone(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        let args = [ticket.token.expose(), &fence_text(ticket.fence), &ttl.as_ms().to_string()];
+        self.renewed(&script::RENEW, ticket, &args, ttl).await
     }
 
     async fn renewed(&self, script: &Script, ticket: &Ticket, args: &[&str], ttl: Ttl) -> Result<Renewed> {
@@ -289,7 +315,7 @@ impl Redis {
     /// The names of the keys that match, whether held or only waited for.
     async fn names(&self, prefix: &str) -> Result<Vec<Name>> {
         let session = self.link.session().await?;
-        let own = &self.settings.prefix;
+        let own = &self.keys.prefix;
         let mut names = Vec::new();
         for pattern in [
             format!("{}*", escaped(&format!("{own}{prefix}"))),
@@ -413,7 +439,9 @@ impl Store for Redis {
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
         let mut released = Released::NotHeld;
         loop {
-            let reply = self.ask(&script::RELEASE, &ticket.names, &[ticket.token.expose()]).await?;
+            let session = self.link.session().await?;
+            let answer = self.together.ask(&session, &ticket.names, &ticket.token, Request::Release).await;
+            let reply = Reply::new(answer.map_err(explained)?)?;
             match reply.word().as_str() {
                 _ if reply.is_yes() => return Ok(Released::Released),
                 "released" => released = Released::Released,
@@ -435,7 +463,7 @@ impl Store for Redis {
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         let fence = fence_text(ticket.fence);
-        let args = [ticket.token.expose(), &fence, &share_text(to), &self.lowest()];
+        let args = [ticket.token.expose(), &fence, &share_text(to), &self.lowest().to_string()];
         let sent = self.clock.now();
         let reply = self.ask(&script::CONVERT, &ticket.names, &args).await?;
         match reply.word().as_str() {
@@ -470,7 +498,7 @@ impl Store for Redis {
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let reply = self.ask(&script::EVICT, &name.clone().into(), &[&self.lowest()]).await?;
+        let reply = self.ask(&script::EVICT, &name.clone().into(), &[&self.lowest().to_string()]).await?;
         match reply.word().as_str() {
             "evicted" => Ok(Evicted { holders: reply::owners(reply.list(1)) }),
             _ => Err(reply.unexpected()),

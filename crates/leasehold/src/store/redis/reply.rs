@@ -102,7 +102,7 @@ impl Reply {
 
 /// An answer that is none of a script's: what was executed is unknown. It is not shown, for it may be long, and have somebody's
 /// token in it.
-fn odd() -> Error {
+pub(super) fn odd() -> Error {
     Error::Unreachable { store: "redis", why: "its answer makes no sense".to_owned() }
 }
 

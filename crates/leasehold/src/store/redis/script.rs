@@ -12,34 +12,60 @@ pub(super) struct Script {
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
+const ONE_ACQUIRE: &str = "return acquire(names(), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6])";
+const ONE_RELEASE: &str = "return release(names(), ARGV[1])";
+const ONE_RENEW: &str = "return renew(names(), ARGV[1], ARGV[2], tonumber(ARGV[3]))";
+
 impl Script {
     /// What is quick comes before the prelude: most calls need none of that.
-    fn new(quick: &str, body: &str) -> Self {
-        let source = format!("{quick}\n{PRELUDE}\n{body}");
+    fn new(quick: &str, parts: &[&str]) -> Self {
+        let source = format!("{quick}\n{PRELUDE}\n{}", parts.join("\n"));
         let digest = sha1_smol::Sha1::from(&source).digest().to_string();
         Script { source, digest }
     }
 }
 
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(include_str!("scripts/acquire_free.lua"), include_str!("scripts/acquire.lua"))
+    Script::new(include_str!("scripts/acquire_free.lua"), &[include_str!("scripts/acquire.lua"), ONE_ACQUIRE])
 });
 
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(include_str!("scripts/release_alone.lua"), include_str!("scripts/release.lua"))
+    Script::new(
+        include_str!("scripts/release_alone.lua"),
+        &[include_str!("scripts/release.lua"), ONE_RELEASE],
+    )
 });
 
-pub(super) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/renew_alone.lua"), include_str!("scripts/renew.lua")));
+pub(super) static TOGETHER: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        include_str!("scripts/together_plain.lua"),
+        &[
+            include_str!("scripts/acquire.lua"),
+            include_str!("scripts/release.lua"),
+            include_str!("scripts/together.lua"),
+        ],
+    )
+});
+
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(include_str!("scripts/renew_alone.lua"), &[include_str!("scripts/renew.lua"), ONE_RENEW])
+});
+
+pub(super) static RENEW_MANY: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        include_str!("scripts/renew_many_plain.lua"),
+        &[include_str!("scripts/renew.lua"), include_str!("scripts/renew_many.lua")],
+    )
+});
 
 pub(super) static DETACH: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", include_str!("scripts/detach.lua")));
+    LazyLock::new(|| Script::new("", &[include_str!("scripts/detach.lua")]));
 
 pub(super) static CONVERT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", include_str!("scripts/convert.lua")));
+    LazyLock::new(|| Script::new("", &[include_str!("scripts/convert.lua")]));
 
 pub(super) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", include_str!("scripts/inspect.lua")));
+    LazyLock::new(|| Script::new("", &[include_str!("scripts/inspect.lua")]));
 
 pub(super) static EVICT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", include_str!("scripts/evict.lua")));
+    LazyLock::new(|| Script::new("", &[include_str!("scripts/evict.lua")]));

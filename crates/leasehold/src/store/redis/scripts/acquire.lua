@@ -1,140 +1,141 @@
 -- Takes a share of some names, or a place in their lines; asked again, shows that one still waits (A3, A5, A6, A8, A9).
 --
 -- KEYS: LAST, the main key of each name
--- ARGV: 1 token, 2 ttl (ms), 3 not after (server's µs), 4 lowest fence (above every fence this client has seen), 5 `plain`
---       for one name, to be had alone, with one fence and not detached, or else `other`, 6 by lines: waits (0 or 1), fences,
---       share, shows itself within (ms), detached (0 or 1), channel (empty: nobody listens)
+-- ARGV: 1 token, 2 ttl (ms), 3 not after (server's µs), 4 lowest fence (above every fence this client has seen), 5 terms,
+--       6 channel (empty: nobody listens)
+-- Terms are, by lines: `plain` for one name, to be had alone, with one fence and not detached, or else `other`; waits (0 or 1),
+-- fences, share, shows itself within (ms), detached (0 or 1).
 -- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | late now(µs) | foreign key type | limit
 -- Guards: one holder alone, or several together; first come, first served; no claim without an end.
 
-local token, ttl, not_after, lowest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local waits, n, share, show, detached, channel = string.match(ARGV[6], '^(%d)\n(%d+)\n([^\n]*)\n(%d+)\n(%d)\n(.*)$')
-waits, n, show, detached = waits == '1', tonumber(n), tonumber(show), detached == '1'
-local keys = names()
+local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
+  local waits, n, share, show, detached = string.match(terms, '^%l+\n(%d)\n(%d+)\n([^\n]*)\n(%d+)\n(%d)$')
+  waits, n, show, detached = waits == '1', tonumber(n), tonumber(show), detached == '1'
 
-if NOW > not_after then
-  return { 'late', integer(NOW) }
-end
-
-local function granted(it)
-  return { 'granted', hex(it.fence), it.n }
-end
-
--- Held already: the same fences, and at least another TTL.
-local held = own_all(keys, token)
-if held then
-  for i, key in ipairs(keys) do
-    rearm(key, held[i], ttl)
+  if NOW > not_after then
+    return { 'late', integer(NOW) }
   end
-  return done(granted(held[1]))
-end
 
-local function holder(key)
-  local kind = type_of(key)
-  if kind == 'string' then
-    return redis.call('GET', key), redis.call('PTTL', key)
-  elseif kind == 'zset' then
-    purge(key)
-    local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if found[1] then
-      return string.match(found[1], ':(.*)$') or found[1], tonumber(found[2]) - NOW_MS
+  local function granted(it)
+    return { 'granted', hex(it.fence), it.n }
+  end
+
+  -- Held already: the same fences, and at least another TTL.
+  local held = own_all(keys, token)
+  if held then
+    for i, key in ipairs(keys) do
+      rearm(key, held[i], ttl)
+    end
+    return done(granted(held[1]))
+  end
+
+  local function holder(key)
+    local kind = type_of(key)
+    if kind == 'string' then
+      return redis.call('GET', key), redis.call('PTTL', key)
+    elseif kind == 'zset' then
+      purge(key)
+      local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+      if found[1] then
+        return string.match(found[1], ':(.*)$') or found[1], tonumber(found[2]) - NOW_MS
+      end
+    end
+    return '', 0
+  end
+
+  local function busy()
+    for _, key in ipairs(keys) do
+      local value, left = holder(key)
+      if value ~= '' then
+        return { 'busy', value, left, redis.call('ZCARD', line_of(keys[1])) }
+      end
+    end
+    return { 'busy', '', 0, redis.call('ZCARD', line_of(keys[1])) }
+  end
+
+  for _, key in ipairs(keys) do
+    local _, why = fits(key, share)
+    if why == 'foreign' then
+      return done({ 'foreign', key, type_of(key) })
     end
   end
-  return '', 0
-end
 
-local function busy()
-  for _, key in ipairs(keys) do
-    local value, left = holder(key)
-    if value ~= '' then
-      return { 'busy', value, left, redis.call('ZCARD', line_of(keys[1])) }
+  local text = redis.call('HGET', wait_of(keys[1]), token)
+  if not waits then
+    if text then
+      leave(keys, token)
     end
-  end
-  return { 'busy', '', 0, redis.call('ZCARD', line_of(keys[1])) }
-end
-
-for _, key in ipairs(keys) do
-  local _, why = fits(key, share)
-  if why == 'foreign' then
-    return done({ 'foreign', key, type_of(key) })
-  end
-end
-
-local text = redis.call('HGET', wait_of(keys[1]), token)
-if not waits then
-  if text then
-    leave(keys, token)
-  end
-  -- Those who wait and are there go first; those who are gone go.
-  admit(keys)
-  local is_free = true
-  for _, key in ipairs(keys) do
-    local barges = string.sub(share, -1) == 'b'
-    is_free = is_free and fits(key, share) and (barges or redis.call('EXISTS', line_of(key)) == 0)
-  end
-  if not is_free then
-    return done(busy())
-  end
-  local fence = take(n, lowest)
-  if not fence then
-    return done({ 'limit' })
-  end
-  for _, key in ipairs(keys) do
-    hold(key, share, value_of(token, fence, n, detached, keys), ttl)
-  end
-  return done({ 'granted', hex(fence), n })
-end
-
--- Into the line, or still in it.
-local fields = { integer(NOW_MS + show), ttl, n, share, channel, detached and '1' or '0', table.concat(keys, '\n') }
-local entry = table.concat(fields, '\n')
-local barges = string.sub(share, -1) == 'b'
-local arrival
-for _, key in ipairs(keys) do
-  if not redis.call('ZSCORE', line_of(key), token) then
-    arrival = arrival or take(1, lowest)
-    if not arrival then
+    -- Those who wait and are there go first; those who are gone go.
+    admit(keys)
+    local is_free = true
+    for _, key in ipairs(keys) do
+      local barges = string.sub(share, -1) == 'b'
+      is_free = is_free and fits(key, share) and (barges or redis.call('EXISTS', line_of(key)) == 0)
+    end
+    if not is_free then
+      return done(busy())
+    end
+    local fence = take(n, lowest)
+    if not fence then
       return done({ 'limit' })
     end
-    redis.call('ZADD', line_of(key), integer(arrival), token)
-    if barges then
-      redis.call('HINCRBY', wait_of(key), '#b', 1)
+    for _, key in ipairs(keys) do
+      hold(key, share, value_of(token, fence, n, detached, keys), ttl)
     end
+    return done({ 'granted', hex(fence), n })
   end
-  redis.call('HSET', wait_of(key), token, entry)
-  stretch(line_of(key), show * 2)
-  stretch(wait_of(key), show * 2)
-end
-admit(keys, token)
-held = own_all(keys, token)
-if held then
-  return done(granted(held[1]))
-end
 
--- When to look again, beside every third of a TTL: when the one ahead would have to have shown itself, or, for whoever is
--- first, when a holder ends. One of another library will not tell us of its end.
-local look = ttl
-for _, key in ipairs(keys) do
-  local place = redis.call('ZRANK', line_of(key), token) or 0
-  if place > 0 then
-    local ahead = redis.call('ZRANGE', line_of(key), place - 1, place - 1)[1]
-    local its = ahead and redis.call('HGET', wait_of(key), ahead)
-    if its then
-      look = math.min(look, entry_of(its).shows_until - NOW_MS)
-    end
-  end
-  if place == 0 or barges then
-    local value, left = holder(key)
-    if value ~= '' then
-      if left < 0 then
-        -- Without an end: somebody's, until that one takes it away.
-        left = 100
-      elseif not parsed(value) then
-        left = math.min(left, 100)
+  -- Into the line, or still in it.
+  local fields = { integer(NOW_MS + show), ttl, n, share, channel, detached and '1' or '0', table.concat(keys, '\n') }
+  local entry = table.concat(fields, '\n')
+  local barges = string.sub(share, -1) == 'b'
+  local arrival
+  for _, key in ipairs(keys) do
+    if not redis.call('ZSCORE', line_of(key), token) then
+      arrival = arrival or take(1, lowest)
+      if not arrival then
+        return done({ 'limit' })
       end
-      look = math.min(look, left)
+      redis.call('ZADD', line_of(key), integer(arrival), token)
+      if barges then
+        redis.call('HINCRBY', wait_of(key), '#b', 1)
+      end
+    end
+    redis.call('HSET', wait_of(key), token, entry)
+    stretch(line_of(key), show * 2)
+    stretch(wait_of(key), show * 2)
+  end
+  admit(keys, token)
+  held = own_all(keys, token)
+  if held then
+    return done(granted(held[1]))
+  end
+
+  -- When to look again, beside every third of a TTL: when the one ahead would have to have shown itself, or, for whoever is
+  -- first, when a holder ends. One of another library will not tell us of its end.
+  local look = ttl
+  for _, key in ipairs(keys) do
+    local place = redis.call('ZRANK', line_of(key), token) or 0
+    if place > 0 then
+      local ahead = redis.call('ZRANGE', line_of(key), place - 1, place - 1)[1]
+      local its = ahead and redis.call('HGET', wait_of(key), ahead)
+      if its then
+        look = math.min(look, entry_of(its).shows_until - NOW_MS)
+      end
+    end
+    if place == 0 or barges then
+      local value, left = holder(key)
+      if value ~= '' then
+        if left < 0 then
+          -- Without an end: somebody's, until that one takes it away.
+          left = 100
+        elseif not parsed(value) then
+          left = math.min(left, 100)
+        end
+        look = math.min(look, left)
+      end
     end
   end
+  last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
+  return done({ 'queued', hex(last), math.max(look, 1) })
 end
-last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
-return done({ 'queued', hex(last), math.max(look, 1) })

@@ -43,10 +43,11 @@ local function take(n, lowest)
   return first
 end
 
--- Every script ends with this.
+-- Whatever took a number ends with this.
 local function done(reply)
   if last_is_new then
     redis.call('SET', LAST, hex(last))
+    last_is_new = false
   end
   return reply
 end

@@ -5,13 +5,14 @@
 -- Reply: 1 (released, and nobody waits) | released more | nothing more, where `more` is 1 if there were too many to admit at once
 -- Guards: only the token's own claim is touched; a grant never goes to nobody.
 
-local keys = names()
-local held = own_all(keys, ARGV[1])
-if not held then
-  leave(keys, ARGV[1])
-  return done({ 'nothing', admit(keys) and 1 or 0 })
+local function release(keys, token)
+  local held = own_all(keys, token)
+  if not held then
+    leave(keys, token)
+    return done({ 'nothing', admit(keys) and 1 or 0 })
+  end
+  for i, key in ipairs(keys) do
+    drop(key, held[i])
+  end
+  return done({ 'released', admit(keys) and 1 or 0 })
 end
-for i, key in ipairs(keys) do
-  drop(key, held[i])
-end
-return done({ 'released', admit(keys) and 1 or 0 })

@@ -5,12 +5,13 @@
 -- Reply: 1 or until (renewed) | lost taken | lost deleted
 -- Guards: token and fence are proven; a claim that has gone is never made again; nothing is ever shortened.
 
-local keys = names()
-local held = own_all(keys, ARGV[1])
-if not held or (ARGV[2] ~= '' and hex(held[1].fence) ~= ARGV[2]) then
-  return { 'lost', gone(keys) }
+local function renew(keys, token, fence, ttl)
+  local held = own_all(keys, token)
+  if not held or (fence ~= '' and hex(held[1].fence) ~= fence) then
+    return { 'lost', gone(keys) }
+  end
+  for i, key in ipairs(keys) do
+    rearm(key, held[i], ttl)
+  end
+  return { 'until' }
 end
-for i, key in ipairs(keys) do
-  rearm(key, held[i], tonumber(ARGV[3]))
-end
-return { 'until' }

@@ -1,0 +1,48 @@
+-- What most of them come to: names that nobody else has to do with. The numbers are taken first, so that none is given twice
+-- whatever comes then.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local takes = tonumber(ARGV[3])
+local fence
+if takes > 0 and now <= tonumber(ARGV[1]) then
+  fence = math.max(now, tonumber(ARGV[2]))
+  local last = redis.call('SET', KEYS[1], string.format('%x', fence + takes - 1), 'GET')
+  local before = last and tonumber(last, 16) or 0
+  if before >= fence then
+    -- The clock was set back, or somebody was here within this microsecond.
+    fence = before + 1
+    if fence + takes <= 9007199254740991 then
+      redis.call('SET', KEYS[1], string.format('%x', fence + takes - 1))
+    else
+      redis.call('SET', KEYS[1], last)
+      fence = nil
+    end
+  end
+end
+local call, replies, rest, at = redis.pcall, {}, nil, 5
+for i = 2, #KEYS do
+  local key, token, ttl = KEYS[i], ARGV[at], ARGV[at + 1]
+  local reply
+  if ttl == '' then
+    local value = call('GET', key)
+    local proof = token .. '#'
+    if type(value) == 'string' and string.sub(value, 1, #proof) == proof and not string.find(value, '\n', 1, true)
+      and call('EXISTS', '{' .. key .. '}:line') == 0 and call('DEL', key) == 1 then
+      reply = 1
+    end
+  elseif fence and string.byte(ARGV[at + 2]) == 112 and call('EXISTS', key, '{' .. key .. '}:line') == 0 then
+    local first = string.format('%x', fence)
+    if call('SET', key, token .. '#' .. first, 'PX', ttl).ok then
+      reply, fence = first, fence + 1
+    end
+  end
+  replies[i - 1] = reply or 0
+  if not reply then
+    rest = rest or {}
+    rest[#rest + 1] = { i, at }
+  end
+  at = at + (ttl == '' and 2 or 3)
+end
+if not rest then
+  return replies
+end

@@ -1,0 +1,219 @@
+//! Claims and releases that are under way at the same moment go to the server as one, which costs both sides much less. A
+//! request that is alone goes at once, and none waits for others to come.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::{Cmd, ErrorKind, RedisError, Value};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+
+use super::keys::Keys;
+use super::link::{Link, Session, explained};
+use super::script;
+use crate::claim::Names;
+use crate::name::Name;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::token::Token;
+
+/// The most that go as one: nobody else is served meanwhile.
+const TOGETHER_MAX: usize = 16;
+
+type Answer = Result<Value, RedisError>;
+
+/// What is asked for a token.
+#[derive(Debug, Clone)]
+pub(super) enum Request {
+    Take(Terms),
+    Release,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    pub(super) ttl_ms: u64,
+    /// In the server's µs.
+    pub(super) not_after: u64,
+    pub(super) lowest: u64,
+    /// One name alone, with one fence: what most ask for.
+    pub(super) is_plain: bool,
+    pub(super) text: String,
+}
+
+struct Asked {
+    session: Session,
+    name: Name,
+    token: Token,
+    request: Request,
+    answer: oneshot::Sender<Answer>,
+}
+
+pub(super) struct Together {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    link: Arc<Link>,
+    keys: Arc<Keys>,
+    channel: String,
+    asked: Mutex<Vec<Asked>>,
+    bell: Notify,
+    under_way: AtomicU64,
+}
+
+/// Counts one that is under way.
+struct UnderWay<'a>(&'a AtomicU64);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Together {
+    pub(super) fn new(link: Arc<Link>, keys: Arc<Keys>, channel: String) -> Self {
+        let shared = Arc::new(Shared {
+            link,
+            keys,
+            channel,
+            asked: Mutex::default(),
+            bell: Notify::new(),
+            under_way: AtomicU64::new(0),
+        });
+        let task = tokio::spawn(drive(shared.clone())).abort_handle();
+        Together { shared, task }
+    }
+
+    /// What the script of a claim or a release answers.
+    pub(super) async fn ask(
+        &self,
+        session: &Session,
+        names: &Names,
+        token: &Token,
+        request: Request,
+    ) -> Answer {
+        let shared = &*self.shared;
+        let others = shared.under_way.fetch_add(1, Ordering::Relaxed);
+        let _under_way = UnderWay(&shared.under_way);
+        if let (Some(name), 1..) = (names.only(), others) {
+            let (answer, answered) = oneshot::channel();
+            let asked = Asked {
+                session: session.clone(),
+                name: name.clone(),
+                token: token.clone(),
+                request: request.clone(),
+                answer,
+            };
+            if shared.put(asked) {
+                shared.bell.notify_one();
+            }
+            match answered.await {
+                // To be asked alone.
+                Ok(Ok(Value::Int(0))) => {}
+                Ok(answer) => return answer,
+                Err(_) => return Err(RedisError::from((ErrorKind::Io, "the client was closed"))),
+            }
+        }
+        shared.ask_alone(session, names, token, &request).await
+    }
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Sends what has gathered, while what was sent before is still under way.
+async fn drive(shared: Arc<Shared>) {
+    let mut sent = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            () = shared.bell.notified() => {
+                // Whoever is about to ask comes along.
+                tokio::task::yield_now().await;
+                let mut asked = std::mem::take(&mut *lock(&shared.asked));
+                asked.retain(|asked| !asked.answer.is_closed());
+                while !asked.is_empty() {
+                    let generation = asked[0].session.generation;
+                    let is_of_it = |asked: &Asked| asked.session.generation == generation;
+                    let count = asked.iter().take(TOGETHER_MAX).take_while(|asked| is_of_it(asked)).count();
+                    let rest = asked.split_off(count);
+                    sent.push(shared.send(std::mem::replace(&mut asked, rest)));
+                }
+            }
+            Some(()) = sent.next() => {}
+        }
+    }
+}
+
+impl Shared {
+    /// Says whether it is the first.
+    fn put(&self, one: Asked) -> bool {
+        let mut asked = lock(&self.asked);
+        asked.push(one);
+        asked.len() == 1
+    }
+
+    async fn ask_alone(&self, session: &Session, names: &Names, token: &Token, request: &Request) -> Answer {
+        let script = match request {
+            Request::Take(_) => &script::ACQUIRE,
+            Request::Release => &script::RELEASE,
+        };
+        let write = |to: &mut Cmd| {
+            self.keys.write_all(names, to);
+            to.arg(token.expose());
+            if let Request::Take(terms) = request {
+                to.arg(terms.ttl_ms)
+                    .arg(terms.not_after)
+                    .arg(terms.lowest)
+                    .arg(&terms.text)
+                    .arg(&self.channel);
+            }
+        };
+        self.link.run(session, script, write).await
+    }
+
+    async fn send(&self, asked: Vec<Asked>) {
+        let Some(session) = asked.first().map(|asked| &asked.session) else { return };
+        let answer = self.link.run(session, &script::TOGETHER, |to| self.write_together(&asked, to)).await;
+        match answer {
+            Ok(Value::Array(answers)) if answers.len() == asked.len() => {
+                for (asked, answer) in asked.into_iter().zip(answers) {
+                    let _ = asked.answer.send(Ok(answer));
+                }
+            }
+            answer => {
+                let odd = || RedisError::from((ErrorKind::UnexpectedReturnType, "its answer makes no sense"));
+                let error = answer.err().unwrap_or_else(odd);
+                let is_known = !explained(error.clone()).is_outcome_unknown();
+                for asked in asked {
+                    // What the server refuses it may refuse for one of them only.
+                    let answer = if is_known { Ok(Value::Int(0)) } else { Err(error.clone()) };
+                    let _ = asked.answer.send(answer);
+                }
+            }
+        }
+    }
+
+    fn write_together(&self, asked: &[Asked], to: &mut Cmd) {
+        self.keys.write_count(asked.len(), to);
+        asked.iter().for_each(|asked| self.keys.write(&asked.name, to));
+        let takes = || {
+            asked.iter().filter_map(|asked| match &asked.request {
+                Request::Take(terms) => Some(terms),
+                Request::Release => None,
+            })
+        };
+        to.arg(takes().map(|terms| terms.not_after).min().unwrap_or(0));
+        to.arg(takes().map(|terms| terms.lowest).max().unwrap_or(0));
+        to.arg(takes().filter(|terms| terms.is_plain).count());
+        to.arg(&self.channel);
+        for asked in asked {
+            to.arg(asked.token.expose());
+            match &asked.request {
+                Request::Take(terms) => to.arg(terms.ttl_ms).arg(&terms.text),
+                Request::Release => to.arg(""),
+            };
+        }
+    }
+}
