@@ -117,6 +117,24 @@ async fn one_failed_renewal_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn leases_that_are_due_at_about_the_same_time_are_renewed_together() {
+    const LEASES: u64 = 1_000;
+    let store = Moody::new(Clock::tokio());
+    let locks = client(&store, "a");
+    let mut leases = Vec::new();
+    for i in 0..LEASES {
+        leases.push(locks.mutex(format!("{i}")).lock().await.unwrap());
+        tokio::time::sleep(ms(10)).await;
+    }
+    let before = store.renewals.load(Ordering::SeqCst);
+    tokio::time::sleep(secs(100)).await;
+    assert!(leases.iter().all(|lease| lease.is_valid()));
+    // Each about ten times, in steps of a hundredth of a third of the TTL.
+    let asked = store.renewals.load(Ordering::SeqCst) - before;
+    assert!(asked <= 1_010, "{asked} requests for {} renewals", LEASES * 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn renewals_that_fail_until_the_deadline_lose_the_lease() {
     let store = Moody::new(Clock::tokio());
     let locks = client(&store, "a");

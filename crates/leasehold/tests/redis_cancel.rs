@@ -14,7 +14,9 @@ use leasehold_lab::{Kind, Server};
 
 /// One operation of one client, with another client of the same server, cut off; and all that must be so after it. Each
 /// has keys of its own.
-async fn leaves_nothing(server: &Server, attempt: impl AsyncFn(&Actors) -> bool) -> bool {
+///
+/// In company, the client has other requests under way all the time, so that what is cut off goes together with them.
+async fn leaves_nothing(server: &Server, in_company: bool, attempt: impl AsyncFn(&Actors) -> bool) -> bool {
     static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("cut{}:", ATTEMPTS.fetch_add(1, Ordering::Relaxed));
     let url = format!("{}?timeout=50&prefix={prefix}", server.url());
@@ -22,7 +24,20 @@ async fn leaves_nothing(server: &Server, attempt: impl AsyncFn(&Actors) -> bool)
     let (first, second) = (Arc::new(first), Arc::new(second));
     let (a, b) = (client(&first, "a"), client(&second, "b"));
     let actors = Actors { store: first, a, b, held_for: ms(4), ttl: ms(150) };
+    let company = in_company.then(|| {
+        let mutex = actors.a.mutex("company");
+        tokio::spawn(async move {
+            // Until it is cut off, or the client is closed.
+            while let Ok(lease) = mutex.lock().await {
+                let _ = lease.release().await;
+            }
+        })
+    });
     let finished = attempt(&actors).await;
+    if let Some(company) = company {
+        company.abort();
+        let _ = company.await;
+    }
     actors.a.settled().await;
     actors.b.settled().await;
     let fence = format!("{{{prefix}}}:fence");
@@ -69,11 +84,13 @@ fn nothing_stays_of_an_operation_that_is_cancelled_at_any_await_point() {
         for (what, operation) in OPERATIONS {
             let (server, total) = (&server, &total);
             scope.spawn(move || {
-                for _ in 0..scaled(30) {
+                for round in 0..scaled(30) {
                     let points = at_every_await_point(what, delay, |cut| {
                         let runtime =
                             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                        runtime.block_on(leaves_nothing(server, async |actors| operation(actors, cut).await))
+                        runtime.block_on(leaves_nothing(server, round % 2 == 1, async |actors| {
+                            operation(actors, cut).await
+                        }))
                     });
                     total.fetch_add(points, Ordering::Relaxed);
                 }
