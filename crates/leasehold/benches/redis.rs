@@ -40,6 +40,9 @@ fn main() {
     if wanted("redis: hand-over between two processes, beside a bare PING") {
         hand_over(&url);
     }
+    if wanted("redis: saturated, one name, many clients, beside a bare queue-and-push script") {
+        saturated(&server);
+    }
     if wanted("redis: one name, many tasks of one client, with and without meeting") {
         meeting(&url);
     }
@@ -295,6 +298,174 @@ fn hand_over(url: &str) {
     );
     taker.kill().unwrap();
     taker.wait().unwrap();
+}
+
+// ---- saturated ----
+
+/// A lock with a fence, an expiry and a queue, whose release tells the next, and nothing else.
+const QUEUE: &str = "if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return redis.call('INCR', KEYS[3]) end
+redis.call('RPUSH', KEYS[2], ARGV[1]) return 0";
+const PUSH: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local next = redis.call('LPOP', KEYS[2])
+if not next then return redis.call('DEL', KEYS[1]) end
+redis.call('SET', KEYS[1], next, 'PX', ARGV[2])
+redis.call('PUBLISH', next, redis.call('INCR', KEYS[3])) return 1";
+
+const CLIENTS: usize = 64;
+
+/// Each of them locks and releases as fast as it can, until this is over: how often each.
+async fn hammered<F: Future<Output = u64> + 'static>(
+    server: &Server,
+    clients: impl Iterator<Item = F>,
+    over: Arc<std::sync::atomic::AtomicBool>,
+) -> Hammered {
+    const FOR: Duration = Duration::from_millis(1_500);
+    let (busy, served) = (busy_ns(), served_ns(server));
+    let start = Instant::now();
+    let local = tokio::task::LocalSet::new();
+    let counts = local
+        .run_until(async {
+            let running: Vec<_> = clients.map(tokio::task::spawn_local).collect();
+            tokio::time::sleep(FOR).await;
+            over.store(true, Ordering::Relaxed);
+            let mut counts = Vec::new();
+            for task in running {
+                counts.push(task.await.unwrap() as f64);
+            }
+            counts
+        })
+        .await;
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+    let all = counts.iter().sum::<f64>();
+    Hammered {
+        rate: all / start.elapsed().as_secs_f64(),
+        uneven: variance.sqrt() / mean,
+        client: (busy_ns() - busy) / 1e3 / all,
+        server: (served_ns(server) - served) / 1e3 / all,
+    }
+}
+
+/// Hand-overs per second, the coefficient of variation of the clients' shares, and what a hand-over takes of the processors, in
+/// µs.
+struct Hammered {
+    rate: f64,
+    uneven: f64,
+    client: f64,
+    server: f64,
+}
+
+/// One that waits in the bare queue.
+struct Queued {
+    connection: MultiplexedConnection,
+    pushes: tokio::sync::mpsc::UnboundedReceiver<redis::PushInfo>,
+    channel: String,
+    queue: String,
+    push: String,
+}
+
+impl Queued {
+    async fn open(url: &str, number: usize) -> Self {
+        let info = url.into_connection_info().unwrap();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info =
+            info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let (sender, pushes) = tokio::sync::mpsc::unbounded_channel();
+        let config = redis::AsyncConnectionConfig::new().set_push_sender(sender);
+        let client = Client::open(info).unwrap();
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        let queue = cmd("SCRIPT").arg("LOAD").arg(QUEUE).query_async(&mut connection).await.unwrap();
+        let push = cmd("SCRIPT").arg("LOAD").arg(PUSH).query_async(&mut connection).await.unwrap();
+        let channel = format!("0123456789abcdef0123456789abcdef@{number}");
+        connection.subscribe(&channel).await.unwrap();
+        Queued { connection, pushes, channel, queue, push }
+    }
+
+    async fn turn(&mut self) {
+        let mut queue = cmd("EVALSHA");
+        queue.arg(&self.queue).arg(3).arg("bare:one").arg("bare:queue").arg("bare:fence");
+        queue.arg(&self.channel).arg(30_000);
+        if queue.query_async::<u64>(&mut self.connection).await.unwrap() == 0 {
+            while self.pushes.recv().await.unwrap().kind != redis::PushKind::Message {}
+        }
+        let mut push = cmd("EVALSHA");
+        push.arg(&self.push).arg(3).arg("bare:one").arg("bare:queue").arg("bare:fence");
+        push.arg(&self.channel).arg(30_000);
+        assert_eq!(push.query_async::<u64>(&mut self.connection).await.unwrap(), 1);
+    }
+}
+
+fn saturated(server: &Server) {
+    let url = &server.url();
+    let runtime = runtime();
+    runtime.block_on(async {
+        let mut clients = Vec::new();
+        let mut bare = Vec::new();
+        for number in 0..CLIENTS {
+            clients.push(leasehold::connect(url).await.unwrap());
+            bare.push(Arc::new(tokio::sync::Mutex::new(Queued::open(url, number).await)));
+        }
+        let ours = || {
+            let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let each = clients.iter().map(|locks| {
+                let (mutex, over) = (locks.mutex("one"), over.clone());
+                async move {
+                    let mut count = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        mutex.lock().await.unwrap().release().await.unwrap();
+                        count += 1;
+                    }
+                    count
+                }
+            });
+            hammered(server, each.collect::<Vec<_>>().into_iter(), over)
+        };
+        let theirs = || {
+            let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let each = bare.iter().map(|bare| {
+                let (bare, over) = (bare.clone(), over.clone());
+                async move {
+                    let mut bare = bare.lock().await;
+                    let mut count = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        bare.turn().await;
+                        count += 1;
+                    }
+                    count
+                }
+            });
+            hammered(server, each.collect::<Vec<_>>().into_iter(), over)
+        };
+        ours().await;
+        theirs().await;
+        let mut runs = Vec::new();
+        for _ in 0..ROUNDS {
+            runs.push((ours().await, theirs().await));
+        }
+        let ratios: Vec<f64> = runs.iter().map(|(ours, theirs)| ours.rate / theirs.rate).collect();
+        println!("\n| {CLIENTS} clients, one name | hand-overs per s | ratio | spread | how uneven (coefficient of variation) | µs of the clients' core | of the server's |\n|---|---|---|---|---|---|---|");
+        let of = |which: fn(&(Hammered, Hammered)) -> f64| median(&runs.iter().map(which).collect::<Vec<_>>());
+        println!(
+            "| bare queue and push | {:.0} | 1 | | {:.3} | {:.1} | {:.1} |",
+            of(|run| run.1.rate),
+            of(|run| run.1.uneven),
+            of(|run| run.1.client),
+            of(|run| run.1.server)
+        );
+        println!(
+            "| leasehold | {:.0} | {:.2} | {} | {:.3} | {:.1} | {:.1} |",
+            of(|run| run.0.rate),
+            median(&ratios),
+            spread(&ratios),
+            of(|run| run.0.uneven),
+            of(|run| run.0.client),
+            of(|run| run.0.server)
+        );
+        for locks in clients {
+            locks.close().await;
+        }
+    });
 }
 
 // ---- meeting ----

@@ -15,7 +15,7 @@ use leasehold_lab::{Kind, Server, Setup};
 /// What a user needs who does nothing but lock.
 const LOCKS: &str = "~lock:* ~{lock:* resetchannels &{lock:}:* -@all +eval +evalsha +get +set +del +exists +type \
                      +pexpire +pttl +time +publish +subscribe +scan +hget +hset +hdel +hincrby +zadd +zrem +zrange \
-                     +zrangebyscore +zremrangebyscore +zscore +zrank +zcard +ping";
+                     +zrangebyscore +zremrangebyscore +zscore +zrank +zcard +zpopmin +ping";
 
 async fn report_on(server: &Server) -> Report {
     examine(&server.url()).await.unwrap()

@@ -261,7 +261,7 @@ fn named(error: RedisError, script: &Script) -> RedisError {
     } else if said.contains("The user executing the script can't run this command") {
         let line = said.rsplit_once("user_script:").map_or("", |(_, line)| line.trim_end_matches('.'));
         let text = line.parse().ok().and_then(|line: usize| script.source.lines().nth(line.checked_sub(1)?));
-        let calls = text.unwrap_or_default().split("redis.call('").skip(1);
+        let calls = text.unwrap_or_default().split("call('").skip(1);
         let commands: Vec<String> = calls
             .filter_map(|call| call.split('\'').next())
             .map(|command| format!("`{}`", command.to_ascii_lowercase()))
