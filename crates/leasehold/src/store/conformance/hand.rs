@@ -226,7 +226,7 @@ impl Hand {
         panic!("no answer to {TRIES_MAX} evictions");
     }
 
-    /// Starts waiting for the claim in a task of its own, and returns when it stands in line.
+    /// Starts waiting for the claim in a task of its own, and returns when it stands in line, where there is one.
     pub(super) async fn queue(&self, mut ticket: Ticket) -> JoinHandle<(Ticket, Grant)> {
         let short = ticket.names.first().as_str()[self.prefix.len()..].to_owned();
         let before = self.waiters(&short).await;
@@ -236,7 +236,7 @@ impl Hand {
             (ticket, grant)
         });
         let patience = self.after(self.ttl.as_duration() * 2);
-        while self.waiters(&short).await <= before {
+        while self.capabilities().fair && self.waiters(&short).await <= before {
             assert!(self.now() < patience, "nobody joined the line for {short}");
             self.sleep(Duration::from_millis(1)).await;
         }
