@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::store::file::File;
 use crate::store::memory::Memory;
 #[cfg(all(feature = "redis", not(shuttle)))]
-use crate::store::redis::Redis;
+use crate::store::redis::{self, Redis};
 use crate::sync::Arc;
 use crate::token::Owner;
 use crate::ttl::Ttl;
@@ -153,7 +153,7 @@ impl Options {
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
             Place::File(directory) => Arc::new(File::open(directory).await?),
             #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redis(url) => Arc::new(Redis::open_with(&url, options.password.as_ref()).await?),
+            Place::Redis(url) => redis::open_with(&url, options.password.as_ref()).await?,
         };
         // It is the store's from here on.
         options.password = None;

@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use common::cases::every_case_holds;
+use common::cases::{every_case_holds, every_case_it_can_holds};
 use common::ms;
 use leasehold::Store;
 use leasehold::store::conformance::Subject;
-use leasehold::store::redis::Redis;
+use leasehold::store::redis::{self, Redis};
 use leasehold_lab::{Kind, Server};
 
 struct OnServer(String);
@@ -19,6 +19,20 @@ struct OnServer(String);
 impl Subject for OnServer {
     async fn open(&self) -> Arc<dyn Store> {
         Arc::new(Redis::open(&self.0).await.unwrap())
+    }
+
+    fn ttl(&self) -> std::time::Duration {
+        ms(3_000)
+    }
+}
+
+/// As `connect` opens it.
+struct WithoutScripts(String);
+
+#[async_trait]
+impl Subject for WithoutScripts {
+    async fn open(&self) -> Arc<dyn Store> {
+        redis::open(&self.0).await.unwrap()
     }
 
     fn ttl(&self) -> std::time::Duration {
@@ -39,4 +53,48 @@ async fn every_case_holds_on_redis() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_case_holds_on_valkey() {
     every_case_holds_on(Kind::Valkey).await;
+}
+
+/// A line, a hand-over, shares, several names: what the store says that it cannot do.
+const NEED_SCRIPTS: [&str; 19] = [
+    "a_dead_waiter_is_passed_over",
+    "a_detached_share_is_taken_up_by_one_who_does_not_know_it",
+    "a_downgrade_lets_readers_in_without_a_gap",
+    "a_late_duplicate_of_a_conversion_changes_nothing",
+    "a_light_claim_waits_behind_a_heavy_head_unless_it_barges",
+    "a_newcomer_does_not_pass_a_live_waiter",
+    "a_release_wakes_the_next_at_once",
+    "a_release_withdraws_a_waiter",
+    "a_token_at_some_of_its_names_or_more_holds_nothing",
+    "a_waiting_writer_stops_new_readers",
+    "an_upgrade_is_refused_beside_other_readers_and_never_waits",
+    "claims_over_several_names_in_any_order_do_not_deadlock",
+    "evicting_one_of_several_names_ends_the_whole_claim",
+    "one_release_admits_every_reader_that_waits",
+    "permits_never_exceed_the_limit_of_the_claim",
+    "readers_share_and_a_writer_excludes",
+    "several_names_are_taken_all_or_none",
+    "waiters_are_served_in_order_of_arrival",
+    "when_the_head_leaves_the_next_moves_up",
+];
+
+/// What needs scripts is left out, and nothing else.
+async fn every_case_holds_without_scripts_on(kind: Kind) {
+    let server = Server::start(kind).unwrap();
+    let skipped =
+        every_case_it_can_holds(WithoutScripts(format!("{}?timeout=150&scripts=off", server.url()))).await;
+    assert_eq!(skipped, NEED_SCRIPTS);
+    let calls = server.calls().unwrap();
+    assert!(!calls.keys().any(|command| command.starts_with("eval")), "{calls:?}");
+    assert_eq!(calls.contains_key("delifeq"), kind == Kind::Valkey, "{calls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_holds_without_scripts_on_redis() {
+    every_case_holds_without_scripts_on(Kind::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_holds_without_scripts_on_valkey() {
+    every_case_holds_without_scripts_on(Kind::Valkey).await;
 }

@@ -44,8 +44,26 @@ fn disturb(server: &Server, is_over: &AtomicBool) -> u32 {
 
 #[test]
 fn nobody_gets_in_beside_another_and_nobody_waits_for_ever() {
+    let longest = chaos(Kind::Redis, &["on"]);
+    // A grant to a client that was just cut off lasts a TTL at worst, and a poll is never further away than a third of that.
+    assert!(longest < TTL + TTL / 3 + secs(2), "{longest:?}");
+}
+
+/// There is no order among these.
+#[test]
+fn nobody_gets_in_beside_another_without_scripts() {
+    chaos(Kind::Valkey, &["off"]);
+}
+
+#[test]
+fn nobody_gets_in_beside_another_with_scripts_and_without() {
+    chaos(Kind::Redis, &["on", "off"]);
+}
+
+/// Clients that use scripts or do not, in turn. Says how long the longest of them waited.
+fn chaos(kind: Kind, scripts: &[&str]) -> Duration {
     let home = home("redis_chaos");
-    let server = Setup::new(Kind::Redis).durable().start().unwrap();
+    let server = Setup::new(kind).durable().start().unwrap();
     let counter = home.path().join("counter");
     std::fs::write(&counter, "0").unwrap();
     let (is_over, counted) = (AtomicBool::new(false), Arc::new(AtomicU64::new(0)));
@@ -57,8 +75,9 @@ fn nobody_gets_in_beside_another_and_nobody_waits_for_ever() {
         runtime.block_on(async {
             let until = Instant::now() + Duration::from_millis(scaled(60_000).max(10_000));
             let mut tasks = Vec::new();
-            for _ in 0..CLIENTS {
-                let url = format!("{}?timeout=300", server.url());
+            for number in 0..CLIENTS {
+                let scripts = scripts[number % scripts.len()];
+                let url = format!("{}?timeout=300&scripts={scripts}", server.url());
                 let locks = loop {
                     match leasehold::connect(&url).await {
                         Ok(locks) => break locks,
@@ -95,9 +114,8 @@ fn nobody_gets_in_beside_another_and_nobody_waits_for_ever() {
         disturbing.join().unwrap()
     });
     let (counted, longest) = (counted.load(Ordering::Relaxed), longest.load(Ordering::Relaxed));
-    println!("{counted} counted, {restarts} restarts, the longest wait {longest} ms");
+    println!("scripts {scripts:?}: {counted} counted, {restarts} restarts, the longest wait {longest} ms");
     assert_eq!(std::fs::read_to_string(&counter).unwrap(), counted.to_string());
     assert!(counted > 100 && restarts > 0, "something happened");
-    // A grant to a client that was just cut off lasts a TTL at worst, and a poll is never further away than a third of that.
-    assert!(longest < (TTL + TTL / 3 + secs(2)).as_millis() as u64, "{longest} ms");
+    ms(longest)
 }

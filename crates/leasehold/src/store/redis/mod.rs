@@ -2,9 +2,11 @@
 //!
 //! The server decides, in scripts of which each is one step (`script`, `scripts/`). A release hands over to the next waiter
 //! that is there, and tells it on its client's one channel; behind each such push stands a poll. The connection is in
-//! `link`, what the scripts answer in `reply`.
+//! `link`, what the scripts answer in `reply`. For servers that forbid scripts there is `bare`; `choose` finds out.
 
 mod address;
+mod bare;
+mod choose;
 mod doctor;
 mod keys;
 mod link;
@@ -34,6 +36,10 @@ use crate::password::Password;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
+pub use bare::Bare;
+use choose::Scripts;
+pub use choose::open;
+pub(crate) use choose::open_with;
 pub(crate) use doctor::examine;
 use keys::Keys;
 use link::{Link, Session, explained, is_passing};
@@ -78,6 +84,7 @@ pub struct Redis {
 struct Settings {
     prefix: String,
     timeout: Duration,
+    scripts: Scripts,
 }
 
 /// A grant that came unasked.
@@ -95,6 +102,8 @@ impl Redis {
     /// | `prefix` | `lock:` | what stands before a name in its key |
     /// | `timeout` | `1000` | how long a request may take, in ms |
     ///
+    /// This store is one of scripts; [`open`] is for servers that may forbid them.
+    ///
     /// # Errors
     /// [`Error::Unreachable`] where the server does not answer; [`Error::Refused`] where it does not let us in;
     /// [`Error::Invalid`] for a URL that makes no sense.
@@ -108,6 +117,7 @@ impl Redis {
     /// The same with a password that does not stand in the URL.
     pub(crate) async fn open_with(url: &str, password: Option<&Password>) -> Result<Self> {
         let (url, settings) = settings(url)?;
+        settings.scripts.allow_for(true)?;
         let info = address::parsed(&url, password)?;
         let clock = Clock::system()?;
         let bells: Arc<Bells<Pushed>> = Arc::default();
@@ -317,20 +327,13 @@ impl Redis {
         let session = self.link.session().await?;
         let own = &self.keys.prefix;
         let mut names = Vec::new();
-        for pattern in [
-            format!("{}*", escaped(&format!("{own}{prefix}"))),
-            format!("{{{}*}}:line", escaped(&format!("{own}{prefix}"))),
-        ] {
+        for pattern in patterns(own, prefix) {
             let mut cursor = "0".to_owned();
             loop {
                 let mut scan = cmd("SCAN");
                 scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED);
                 let reply = Reply::new(self.link.command(&session, &scan).await.map_err(explained)?)?;
-                for key in reply.list(1).iter().map(text) {
-                    let key =
-                        key.strip_prefix('{').and_then(|key| key.strip_suffix("}:line")).unwrap_or(&key);
-                    names.extend(key.strip_prefix(own.as_str()).and_then(|name| Name::new(name).ok()));
-                }
+                names.extend(reply.list(1).iter().filter_map(|key| name_in(own, &text(key))));
                 cursor = reply.text(0);
                 if cursor == "0" {
                     break;
@@ -373,7 +376,7 @@ fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
 
 /// Takes what is ours out of the URL.
 fn settings(url: &str) -> Result<(String, Settings)> {
-    let mut settings = Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT };
+    let mut settings = Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT, scripts: Scripts::default() };
     let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
     let mut others = Vec::new();
     for pair in query.split('&') {
@@ -395,6 +398,7 @@ fn settings(url: &str) -> Result<(String, Settings)> {
                     ));
                 }
             },
+            Some(("scripts", word)) => settings.scripts = Scripts::parse(word)?,
             _ => others.push(pair),
         }
     }
@@ -408,6 +412,18 @@ fn too_late(timeout: Duration) -> Error {
         timeout.as_millis()
     );
     Error::Refused { store: "redis", why }
+}
+
+/// Which keys are of names that start so, by who holds and by who waits; the second for those that only somebody waits for.
+fn patterns(own: &str, prefix: &str) -> [String; 2] {
+    let start = escaped(&format!("{own}{prefix}"));
+    [format!("{start}*"), format!("{{{start}*}}:line")]
+}
+
+/// The name that such a key is of.
+fn name_in(own: &str, key: &str) -> Option<Name> {
+    let key = key.strip_prefix('{').and_then(|key| key.strip_suffix("}:line")).unwrap_or(key);
+    key.strip_prefix(own).and_then(|name| Name::new(name).ok())
 }
 
 /// For a pattern: as it is written.

@@ -71,13 +71,7 @@ impl Reply {
 
     /// `busy value left waiters`
     pub(super) fn busy(&self) -> Busy {
-        let value = self.text(1);
-        let held = !value.is_empty();
-        Busy {
-            holder: held.then(|| owner(&value, self.integer(2) < 0)),
-            remaining: u64::try_from(self.integer(2)).ok().filter(|_| held).map(Duration::from_millis),
-            waiters: usize::try_from(self.integer(3)).unwrap_or(0),
-        }
+        busy(&self.text(1), self.integer(2), usize::try_from(self.integer(3)).unwrap_or(0))
     }
 
     /// `lost taken | lost deleted`
@@ -87,16 +81,34 @@ impl Reply {
 
     /// Answers that mean the same wherever they come from, and what nobody expects.
     pub(super) fn unexpected(&self) -> Error {
-        let why = match self.word().as_str() {
-            "limit" => "the fence is at its limit of 2^53 - 1".to_owned(),
-            "foreign" => format!(
-                "the key `{}` is of type {}, which is no lock; use another name or prefix, or remove it",
-                self.text(1).escape_debug(),
-                self.text(2)
-            ),
-            _ => return odd(),
-        };
-        Error::Refused { store: "redis", why }
+        match self.word().as_str() {
+            "limit" => limit(),
+            "foreign" => foreign(&self.text(1), &self.text(2)),
+            _ => odd(),
+        }
+    }
+}
+
+pub(super) fn limit() -> Error {
+    Error::Refused { store: "redis", why: "the fence is at its limit of 2^53 - 1".to_owned() }
+}
+
+/// A key that is no lock.
+pub(super) fn foreign(key: &str, kind: &str) -> Error {
+    let why = format!(
+        "the key `{}` is of type {kind}, which is no lock; use another name or prefix, or remove it",
+        key.escape_debug()
+    );
+    Error::Refused { store: "redis", why }
+}
+
+/// Who is in the way: a value with what is left of it in ms, below zero where it has no end; nobody, where it is empty.
+pub(super) fn busy(value: &str, left_ms: i64, waiters: usize) -> Busy {
+    let held = !value.is_empty();
+    Busy {
+        holder: held.then(|| owner(value, left_ms < 0)),
+        remaining: u64::try_from(left_ms).ok().filter(|_| held).map(Duration::from_millis),
+        waiters,
     }
 }
 
@@ -189,6 +201,12 @@ pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
 
 pub(super) fn owners(list: &[Value]) -> Vec<Owner> {
     list.iter().map(|value| owner(&member(&text(value)).1, false)).collect()
+}
+
+/// Whether it is one of several who hold a name together.
+pub(super) fn is_member(text: &str) -> bool {
+    let (share, value) = member(text);
+    share != Share::Exclusive && parsed(&value).is_some()
 }
 
 /// A member of a set of holders, or the value of one alone.
