@@ -110,17 +110,41 @@ async fn a_master_that_waits_for_replicas_is_bad_without_them() {
 }
 
 #[tokio::test]
-async fn where_scripts_are_forbidden_no_lock_can_be_taken() {
+async fn where_scripts_are_forbidden_locks_work_without_and_what_that_costs_is_said() {
     for kind in Kind::ALL {
         let by_rule =
             Setup::new(kind).line("appendonly yes").user("default", "on nopass ~* &* +@all -eval -evalsha");
         let by_name = Setup::new(kind).line("appendonly yes").without("EVAL").without("EVALSHA");
         for setup in [by_rule, by_name] {
-            let report = report_on(&setup.start().unwrap()).await;
+            let server = setup.start().unwrap();
+            let report = report_on(&server).await;
+            assert_eq!(
+                (troubles(&report), report.verdict()),
+                (vec!["scripts"], Verdict::Caution),
+                "{report:#?}"
+            );
+            let scripts = on(&report, "scripts").1.to_lowercase();
+            assert!(scripts.contains("'eval'") && scripts.contains("no order of arrival"), "{report:#?}");
+            assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), Some(1), "the fence alone");
+            // Whoever insists on them gets no lock.
+            let report = examine(&format!("{}?scripts=on", server.url())).await.unwrap();
             assert_eq!(troubles(&report), ["scripts", "rights", "lock"], "{report:#?}");
             assert!(on(&report, "rights").1.contains("may not send EVAL, EVALSHA"), "{report:#?}");
             assert!(on(&report, "rights").1.contains("ACL SETUSER default +eval +evalsha"), "{report:#?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn what_is_lacking_without_scripts_is_named() {
+    for kind in Kind::ALL {
+        let rule = "on nopass ~* &* +@all -@scripting -watch -exec -pexpire";
+        let server = Setup::new(kind).line("appendonly yes").user("default", rule).start().unwrap();
+        let report = report_on(&server).await;
+        assert_eq!(troubles(&report), ["scripts", "rights", "lock"], "{report:#?}");
+        let rights = on(&report, "rights").1;
+        assert!(rights.contains("may not send EXEC, PEXPIRE, WATCH"), "{report:#?}");
+        assert!(rights.contains("ACL SETUSER default +exec +pexpire +watch"), "{report:#?}");
     }
 }
 

@@ -14,7 +14,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, cmd}
 
 use super::link::explained;
 use super::reply::fence_read;
-use super::{Redis, address, settings};
+use super::{address, open_with, settings};
 use crate::clock::Clock;
 use crate::doctor::{Finding, median, not_taken, tried};
 use crate::error::Result;
@@ -71,9 +71,9 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
     };
     let mut findings = judge::all(&facts);
     findings.push(judge::network(&info, facts.config.as_ref()));
-    findings.extend(rights::all(&mut server, &settings.prefix).await);
-    findings.push(match Redis::open_with(url, password).await {
-        Ok(store) => tried(&store).await,
+    findings.extend(rights::all(&mut server, &settings.prefix, settings.scripts).await);
+    findings.push(match open_with(url, password).await {
+        Ok(store) => tried(&*store).await,
         Err(error) => not_taken(&error),
     });
     Ok(findings)

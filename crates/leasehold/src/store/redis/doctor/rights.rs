@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use redis::{Cmd, RedisError, Value, cmd};
 
 use super::super::address::without_arguments;
+use super::super::choose::{Scripts, forbidden};
 use super::Patient;
-use crate::doctor::Finding;
+use crate::doctor::{Finding, Verdict};
 use crate::token::{Owner, Token};
 
 const PROBE: &str = include_str!("probe.lua");
@@ -19,13 +20,44 @@ struct Lacking {
     channels: bool,
 }
 
-/// Whether scripts run, and whether everything in them does.
-pub(super) async fn all(server: &mut Patient, prefix: &str) -> Vec<Finding> {
+/// The keys and the channel of a lock that nobody has.
+struct Unused {
+    main: String,
+    line: String,
+    wait: String,
+    fence: String,
+    channel: String,
+}
+
+/// Whether scripts run, and whether everything in them does; or, where locks are to work without, whether that does.
+pub(super) async fn all(server: &mut Patient, prefix: &str, scripts: Scripts) -> Vec<Finding> {
     let user = server.ask::<String>(cmd("ACL").arg("WHOAMI")).await.ok();
+    let number = Token::fresh(&Owner::this_process()).map(|token| token.expose()[..16].to_owned());
+    let main = format!("{prefix}leasehold-doctor-{}", number.unwrap_or_default());
+    let unused = Unused {
+        line: format!("{{{main}}}:line"),
+        wait: format!("{{{main}}}:wait"),
+        fence: format!("{{{prefix}}}:fence"),
+        channel: format!("{{{prefix}}}:leasehold-doctor"),
+        main,
+    };
     let mut lacking = Lacking::default();
-    let scripts = match server.ask::<Value>(cmd("EVAL").arg("return 1").arg(0)).await {
-        Ok(_) => Finding::good("scripts", "they run"),
-        Err(error) => {
+    let ran = server.ask::<Value>(cmd("EVAL").arg("return 1").arg(0)).await;
+    let known = server.ask::<Value>(&digest()).await;
+    let why = [ran.as_ref().err(), known.as_ref().err()].into_iter().flatten().find_map(forbidden);
+    let finding = match (scripts, why, ran) {
+        (Scripts::Off, ..) => Finding::caution(
+            "scripts",
+            format!("not used, as the URL says: {WITHOUT}"),
+            "leave out `scripts=off`, unless this server is to run none",
+        ),
+        (Scripts::Auto, Some(why), _) => Finding::caution(
+            "scripts",
+            format!("they do not run ({why}), so locks work without: {WITHOUT}"),
+            "allow EVAL and EVALSHA, or say `scripts=off` in the URL",
+        ),
+        (_, _, Ok(_)) => Finding::good("scripts", "they run"),
+        (_, _, Err(error)) => {
             lacking.note("EVAL", &text(&error));
             Finding::bad(
                 "scripts",
@@ -34,34 +66,79 @@ pub(super) async fn all(server: &mut Patient, prefix: &str) -> Vec<Finding> {
             )
         }
     };
-    let number = Token::fresh(&Owner::this_process()).map(|token| token.expose()[..16].to_owned());
-    let main = format!("{prefix}leasehold-doctor-{}", number.unwrap_or_default());
-    let (line, wait) = (format!("{{{main}}}:line"), format!("{{{main}}}:wait"));
-    let (fence, channel) = (format!("{{{prefix}}}:fence"), format!("{{{prefix}}}:leasehold-doctor"));
-    let mut probe = cmd("EVAL");
-    probe.arg(PROBE).arg(0).arg(&[&main, &line, &wait, &fence, &channel]);
-    let failed: Vec<(String, String)> = server.ask(&probe).await.unwrap_or_default();
-    failed.iter().for_each(|(command, why)| lacking.note(command, why));
-    for (name, command) in outside(prefix, &channel) {
-        if let Err(error) = server.ask::<Value>(&command).await {
-            lacking.note(name, &text(&error));
-        }
+    match finding.verdict {
+        Verdict::Caution => lacking.without_scripts(server, prefix, &unused).await,
+        _ => lacking.with_scripts(server, prefix, &unused).await,
     }
-    vec![scripts, lacking.finding(user.as_deref(), prefix)]
+    vec![finding, lacking.finding(user.as_deref(), prefix)]
 }
 
-/// What is sent beside scripts. A digest that no script has is refused in other words than one that may not be sent.
-fn outside(prefix: &str, channel: &str) -> [(&'static str, Cmd); 3] {
-    let mut digest = cmd("EVALSHA");
-    digest.arg("0".repeat(40)).arg(0);
-    let mut scan = cmd("SCAN");
-    scan.arg(0).arg("MATCH").arg(format!("{prefix}leasehold-doctor")).arg("COUNT").arg(1);
-    let mut publish = cmd("PUBLISH");
-    publish.arg(channel).arg("");
-    [("EVALSHA", digest), ("SCAN", scan), ("PUBLISH", publish)]
+/// What it costs to do without.
+const WITHOUT: &str = "no order of arrival, no release that wakes the next, no readers, no permits; whoever waits asks again and \
+                       again";
+
+/// A digest that no script has is refused in other words than one that may not be sent.
+fn digest() -> Cmd {
+    cmd("EVALSHA").arg("0".repeat(40)).arg(0).take()
+}
+
+fn scan(prefix: &str) -> Cmd {
+    cmd("SCAN").arg(0).arg("MATCH").arg(format!("{prefix}leasehold-doctor")).arg("COUNT").arg(1).take()
 }
 
 impl Lacking {
+    async fn with_scripts(&mut self, server: &mut Patient, prefix: &str, unused: &Unused) {
+        let Unused { main, line, wait, fence, channel } = unused;
+        let mut probe = cmd("EVAL");
+        probe.arg(PROBE).arg(0).arg(&[main, line, wait, fence, channel]);
+        let failed: Vec<(String, String)> = server.ask(&probe).await.unwrap_or_default();
+        failed.iter().for_each(|(command, why)| self.note(command, why));
+        // What is sent beside scripts.
+        let publish = cmd("PUBLISH").arg(channel).arg("").take();
+        for (name, command) in [("EVALSHA", digest()), ("SCAN", scan(prefix)), ("PUBLISH", publish)] {
+            self.try_out(server, name, &command).await;
+        }
+    }
+
+    async fn without_scripts(&mut self, server: &mut Patient, prefix: &str, unused: &Unused) {
+        let Unused { main, line, wait, fence, channel } = unused;
+        for (name, command) in [
+            ("TIME", cmd("TIME")),
+            ("GET", cmd("GET").arg(fence).take()),
+            ("GET", cmd("GET").arg(main).take()),
+            ("PTTL", cmd("PTTL").arg(main).take()),
+            ("PEXPIRE", cmd("PEXPIRE").arg(main).arg(1_000).take()),
+            ("TYPE", cmd("TYPE").arg(main).take()),
+            ("ZCARD", cmd("ZCARD").arg(line).take()),
+            ("ZRANGE", cmd("ZRANGE").arg(line).arg(0).arg(0).take()),
+            ("HMGET", cmd("HMGET").arg(wait).arg("x").take()),
+            ("SCAN", scan(prefix)),
+            ("PUBLISH", cmd("PUBLISH").arg(channel).arg("").take()),
+            ("WATCH", cmd("WATCH").arg(main).take()),
+            ("UNWATCH", cmd("UNWATCH")),
+        ] {
+            self.try_out(server, name, &command).await;
+        }
+        // Where nothing can be taken away, nothing is made.
+        let del = cmd("DEL").arg(main).take();
+        if self.try_out(server, "DEL", &del).await {
+            self.try_out(server, "SET", &cmd("SET").arg(main).arg("x").arg("PX").arg(1_000).take()).await;
+            self.try_out(server, "DEL", &del).await;
+        }
+        // At last: a transaction that cannot be ended is nobody's after this.
+        if self.try_out(server, "MULTI", &cmd("MULTI")).await {
+            self.try_out(server, "EXEC", &cmd("EXEC")).await;
+        }
+    }
+
+    async fn try_out(&mut self, server: &mut Patient, name: &str, command: &Cmd) -> bool {
+        let tried = server.ask::<Value>(command).await;
+        if let Err(error) = &tried {
+            self.note(name, &text(error));
+        }
+        tried.is_ok()
+    }
+
     /// Errors of other kinds are told by whoever takes a lock.
     fn note(&mut self, command: &str, why: &str) {
         let why = why.to_ascii_lowercase();
@@ -118,7 +195,6 @@ fn text(error: &RedisError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
 
     /// In the words of Redis 7.0 and of Valkey 9.
     #[test]
