@@ -37,7 +37,7 @@ pub(crate) struct Args {
 #[derive(Debug, Arguments)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Where the locks are, such as `file:/var/lib/locks`
+    /// Where the locks are, such as `file:/var/lib/locks` or `rediss://host/`
     ///
     /// Without it: LEASEHOLD_STORE, then `store` in ./leasehold.toml, in $XDG_CONFIG_HOME/leasehold/config.toml, in
     /// /etc/leasehold/config.toml, and then the embedded store `file:`.

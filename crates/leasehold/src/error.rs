@@ -1,4 +1,4 @@
-//! The one public error. Busy, lost, unreachable, unknown, late, refused, unsupported, invalid and closed never share a
+//! The one public error. Busy, lost, unreachable, unknown, late, refused, untrusted, unsupported, invalid and closed never share a
 //! variant.
 
 use std::fmt;
@@ -20,6 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Unknown`](Error::Unknown) | after `release` and `detach`: no; after `extend`: as before | nothing, or extend again |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
+/// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | name its authority, or see who answers there |
 /// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
 /// | [`Invalid`](Error::Invalid) | no, nothing was sent | correct the value |
 /// | [`Closed`](Error::Closed) | no | connect again |
@@ -90,6 +91,15 @@ pub enum Error {
         /// Which store.
         store: &'static str,
         /// What it said, and what to do.
+        why: String,
+    },
+
+    /// The store did not prove, by TLS, who it is. Nothing was sent.
+    #[error("the {store} store did not prove who it is: {why}")]
+    Untrusted {
+        /// Which store.
+        store: &'static str,
+        /// What was seen, and what to do.
         why: String,
     },
 

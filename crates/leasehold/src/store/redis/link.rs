@@ -4,15 +4,12 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
-    ServerErrorKind, Value, cmd,
-};
+use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value, cmd};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::address::{without_arguments, without_password};
+use super::address::{Address, without_arguments};
 use super::script::Script;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -51,7 +48,7 @@ pub(super) struct Link {
 
 /// What a connection is made of.
 struct Maker {
-    client: Client,
+    address: Address,
     channel: String,
     listener: Listener,
     clock: Clock,
@@ -61,14 +58,13 @@ struct Maker {
 impl Link {
     /// Connects once, so that what is wrong is known at once; and again from then on.
     pub(super) async fn open(
-        info: ConnectionInfo,
+        address: Address,
         channel: String,
         listener: Listener,
         clock: Clock,
         timeout: Duration,
     ) -> Result<Self> {
-        let client = Client::open(info).map_err(explained)?;
-        let maker = Maker { client, channel, listener, clock: clock.clone(), timeout };
+        let maker = Maker { address, channel, listener, clock: clock.clone(), timeout };
         let (first, pushes) = maker.make(1).await?;
         let (sender, sessions) = watch::channel(Ok(first));
         let (given_up, heard) = watch::channel(0);
@@ -208,9 +204,9 @@ impl Maker {
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout))
             .set_push_sender(pushed);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = connection
-            .map_err(|error| without_password(explained(error), self.client.get_connection_info()))?;
+        let client = self.address.client()?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection.map_err(|error| self.address.explained(error))?;
         let (seconds, micros): (u64, u64) =
             cmd("TIME").query_async(&mut connection).await.map_err(explained)?;
         let server_us = seconds.saturating_mul(1_000_000).saturating_add(micros);

@@ -9,6 +9,7 @@ mod doctor;
 mod link;
 mod reply;
 mod script;
+mod tls;
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -32,6 +33,7 @@ use crate::password::Password;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
+use address::Address;
 pub(crate) use doctor::examine;
 use link::{Link, Session, explained, is_passing};
 use reply::{Reply, fence_read, fence_text, share_text, text};
@@ -73,6 +75,7 @@ pub struct Redis {
 struct Settings {
     prefix: String,
     timeout: Duration,
+    files: tls::Files,
 }
 
 /// A grant that came unasked.
@@ -83,15 +86,19 @@ struct Pushed {
 }
 
 impl Redis {
-    /// Connects to the server at this URL: `redis://HOST:PORT/DB`, `redis+unix:///PATH`, `valkey://…`.
+    /// Connects to the server at this URL: `redis://HOST:PORT/DB`, `rediss://…` (TLS), `redis+unix:///PATH`, `valkey://…`,
+    /// `valkeys://…`.
     ///
     /// | parameter | default | meaning |
     /// |---|---|---|
     /// | `prefix` | `lock:` | what stands before a name in its key |
     /// | `timeout` | `1000` | how long a request may take, in ms |
+    /// | `ca` | what this machine trusts | with TLS: a file of the authorities that may have signed the server's certificate |
+    /// | `cert`, `key` | none | with TLS: files of the certificate and the key that this client shows |
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where the server does not answer; [`Error::Refused`] where it does not let us in;
+    /// [`Error::Unreachable`] where the server does not answer; [`Error::Untrusted`] where it does not prove, by TLS, who it
+    /// is; [`Error::Refused`] where it does not let us in;
     /// [`Error::Invalid`] for a URL that makes no sense.
     ///
     /// # Cancel safety
@@ -103,7 +110,7 @@ impl Redis {
     /// The same with a password that does not stand in the URL.
     pub(crate) async fn open_with(url: &str, password: Option<&Password>) -> Result<Self> {
         let (url, settings) = settings(url)?;
-        let info = address::parsed(&url, password)?;
+        let address = Address::new(&url, password, &settings.files)?;
         let clock = Clock::system()?;
         let bells: Arc<Bells<Pushed>> = Arc::default();
         let heard = bells.clone();
@@ -111,15 +118,15 @@ impl Redis {
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
-        let link = Link::open(info, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
         Ok(Redis { link, bells, clock, settings, channel, seen: AtomicU64::new(0) })
     }
 
     /// What somebody should know before it is opened.
     pub(crate) fn warning(url: &str, password: Option<&Password>) -> Option<&'static str> {
-        let (url, _) = settings(url).ok()?;
-        let info = address::parsed(&url, password).ok()?;
-        address::is_exposed(&info).then_some(address::EXPOSED)
+        let (url, settings) = settings(url).ok()?;
+        let address = Address::new(&url, password, &settings.files).ok()?;
+        address::is_exposed(&address.info).then_some(address::EXPOSED)
     }
 
     fn keys(&self, names: &Names) -> Vec<String> {
@@ -347,7 +354,9 @@ fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
 
 /// Takes what is ours out of the URL.
 fn settings(url: &str) -> Result<(String, Settings)> {
-    let mut settings = Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT };
+    tls::refuse_fragment(url)?;
+    let mut settings =
+        Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT, files: tls::Files::default() };
     let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
     let mut others = Vec::new();
     for pair in query.split('&') {
@@ -369,6 +378,9 @@ fn settings(url: &str) -> Result<(String, Settings)> {
                     ));
                 }
             },
+            Some(("ca", file)) => settings.files.ca = Some(file.into()),
+            Some(("cert", file)) => settings.files.cert = Some(file.into()),
+            Some(("key", file)) => settings.files.key = Some(file.into()),
             _ => others.push(pair),
         }
     }
@@ -396,7 +408,13 @@ impl Store for Redis {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         let mut queued = None;
         let answer = self.take_or_wait(claim, &mut queued).await;
-        let Err(Error::Refused { store, why }) = answer else { return answer };
+        let (store, why) = match answer {
+            Err(Error::Refused { store, why }) => (store, why),
+            Err(Error::Untrusted { store, why }) if queued.is_some() => {
+                return Err(Error::Unreachable { store, why });
+            }
+            answer => return answer,
+        };
         // It may have been refused in the middle of a script, or with a place in line from before.
         match self.release(&claim.ticket).await {
             // That place is still to be given up.

@@ -321,7 +321,7 @@ pub(super) fn network(info: &ConnectionInfo, config: Option<&Said>) -> Finding {
         _ if is_exposed(info) => Finding::caution(
             check,
             EXPOSED,
-            "use a network that nobody else listens on: a private one, or a tunnel",
+            "use TLS (`rediss://`), or a network that nobody else listens on",
         ),
         _ if !has_password && is_open => Finding::caution(
             check,

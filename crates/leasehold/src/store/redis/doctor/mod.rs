@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, cmd};
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisError, cmd};
 
+use super::address::Address;
 use super::link::explained;
 use super::reply::fence_read;
-use super::{Redis, address, settings};
+use super::{Redis, settings};
 use crate::clock::Clock;
 use crate::doctor::{Finding, median, not_taken, tried};
 use crate::error::Result;
@@ -47,13 +48,12 @@ struct Facts {
 
 pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Vec<Finding>> {
     let (place, settings) = settings(url)?;
-    let info = address::parsed(&place, password)?;
+    let address = Address::new(&place, password, &settings.files)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.timeout))
         .set_response_timeout(Some(settings.timeout));
-    let client = Client::open(info.clone()).map_err(explained)?;
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-    let connection = connection.map_err(|error| address::without_password(explained(error), &info))?;
+    let connection = address.client()?.get_multiplexed_async_connection_with_config(&config).await;
+    let connection = connection.map_err(|error| address.explained(error))?;
     let mut server = Patient { connection };
     // What does not answer at all is not examined, but reported as it is everywhere else.
     server.ask::<redis::Value>(&cmd("PING")).await.or_else(|error| match error.is_io_error() {
@@ -70,7 +70,7 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
         timeout: settings.timeout,
     };
     let mut findings = judge::all(&facts);
-    findings.push(judge::network(&info, facts.config.as_ref()));
+    findings.push(judge::network(&address.info, facts.config.as_ref()));
     findings.extend(rights::all(&mut server, &settings.prefix).await);
     findings.push(match Redis::open_with(url, password).await {
         Ok(store) => tried(&store).await,
