@@ -10,6 +10,7 @@ mod link;
 mod reply;
 mod script;
 mod tls;
+mod wire;
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -48,6 +49,10 @@ const SLACK: Duration = Duration::from_millis(50);
 /// Before what failed for a passing reason is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Between two looks of one whom nobody tells anything: less often, the longer it waits.
+const POLL_MIN: Duration = Duration::from_millis(5);
+const POLL_MAX: Duration = Duration::from_millis(100);
+
 /// How often a request that does not wait may come too late.
 const LATES_MAX: u32 = 3;
 
@@ -65,6 +70,7 @@ pub struct Redis {
     bells: Arc<Bells<Pushed>>,
     clock: Clock,
     settings: Settings,
+    /// Where it is told of grants; empty where it asks for them.
     channel: String,
     /// The highest fence any answer had in it: what this client asks for next is above it, also if the server forgets.
     seen: AtomicU64,
@@ -154,8 +160,7 @@ impl Redis {
     async fn try_acquire(&self, session: &Session, claim: &Claim, waits: bool) -> Result<Reply, RedisError> {
         let Claim { ticket, ttl, .. } = claim;
         let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
-        // Longer than the time between two looks, with room for one that is not answered.
-        let show = ttl.as_duration().max(ttl.third() + 2 * self.settings.timeout);
+        let show = self.shows_within(*ttl);
         let (fences, share) = (claim.fences.max(1), ticket.share);
         let is_plain =
             share == Share::Exclusive && fences == 1 && !claim.detached && ticket.names.only().is_some();
@@ -182,11 +187,26 @@ impl Redis {
         })
     }
 
+    /// Longer than the time between two looks, with room for one that is not answered.
+    fn shows_within(&self, ttl: Ttl) -> Duration {
+        ttl.as_duration().max(ttl.third() + 2 * self.settings.timeout)
+    }
+
+    /// Whether grants are pushed to it.
+    fn is_told(&self) -> bool {
+        !self.channel.is_empty()
+    }
+
+    /// Whether one in line may still hope for an answer: a connection that is not ours may be gone for good.
+    fn comes_back(&self, queued: Queued, ttl: Ttl) -> bool {
+        self.link.is_kept() || self.clock.now() < queued.sent.plus(self.shows_within(ttl))
+    }
+
     /// Until it is taken, or busy is the answer.
     async fn take_or_wait(&self, claim: &Claim, queued: &mut Option<Queued>) -> Result<Acquired> {
         let Claim { ticket, ttl, wait, .. } = claim;
         let bell = self.bells.hang(&ticket.token);
-        let mut lates = 0;
+        let (mut lates, mut poll) = (0, POLL_MIN);
         loop {
             let waits = match wait {
                 Wait::Never => false,
@@ -213,6 +233,10 @@ impl Redis {
                         *queued = Some(Queued { sent, last });
                         let look = u64::try_from(reply.integer(2)).unwrap_or(1);
                         look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
+                        if !self.is_told() {
+                            look_again = look_again.min(self.clock.now().plus(poll));
+                            poll = (poll * 2).min(POLL_MAX);
+                        }
                     }
                     // It was under way for longer than anybody waits, or a clock was set.
                     "late" => {
@@ -229,7 +253,8 @@ impl Redis {
                 Err(error)
                     if waits
                         && (is_passing(&error)
-                            || queued.is_some() && explained(error.clone()).is_outcome_unknown()) =>
+                            || queued.is_some_and(|queued| self.comes_back(queued, *ttl))
+                                && explained(error.clone()).is_outcome_unknown()) =>
                 {
                     look_again = self.clock.now().plus(PAUSE);
                 }
@@ -504,7 +529,7 @@ impl Store for Redis {
             permits: true,
             several_names: true,
             conversions: true,
-            pushed: true,
+            pushed: self.is_told(),
             outlives_process: true,
             late_window: self.settings.timeout + 2 * SLACK,
             ..Capabilities::none("redis")
