@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::claim::{Busy, Names};
+use crate::claim::{Busy, ENDLESS, Names};
 use crate::event::Loss;
 
 /// What every fallible call of this crate returns.
@@ -250,9 +250,14 @@ impl fmt::Display for BusyText<'_> {
             1 => write!(f, ", with 1 waiting")?,
             n => write!(f, ", with {n} waiting")?,
         }
-        match self.waited.is_zero() {
-            true => Ok(()),
-            false => write!(f, "; waited {}", Short(self.waited)),
+        if !self.waited.is_zero() {
+            write!(f, "; waited {}", Short(self.waited))?;
+        }
+        match holder {
+            Some(owner) if owner.as_str() == ENDLESS => {
+                write!(f, "; if whoever took it is gone, give it an end with `leasehold adopt`")
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -24,7 +24,8 @@ use redis::{PushInfo, PushKind, RedisError, cmd};
 use super::bells::Bells;
 use super::{Capabilities, Store};
 use crate::claim::{
-    Acquired, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket, Wait,
+    Acquired, Adopted, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket,
+    Wait,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -518,6 +519,10 @@ impl Store for Redis {
             "evicted" => Ok(Evicted { holders: reply::owners(reply.list(1)) }),
             _ => Err(reply.unexpected()),
         }
+    }
+
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        self.ask(&script::ADOPT, &name.clone().into(), &[&ttl.as_ms().to_string()]).await?.adopted()
     }
 
     fn capabilities(&self) -> Capabilities {

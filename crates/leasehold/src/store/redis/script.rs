@@ -43,3 +43,6 @@ pub(super) static INSPECT: LazyLock<Script> =
 
 pub(super) static EVICT: LazyLock<Script> =
     LazyLock::new(|| Script::new("", include_str!("scripts/evict.lua")));
+
+pub(super) static ADOPT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", include_str!("scripts/adopt.lua")));
