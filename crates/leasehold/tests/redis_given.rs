@@ -61,6 +61,7 @@ async fn those_who_ask_and_those_who_are_told_stand_in_one_line() {
         let told = leasehold::connect(&server.url()).await.unwrap();
         let first = told.mutex("x").lock().await.unwrap();
         let (ended, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let mut tasks = Vec::new();
         for number in 0..6 {
             let locks = if number % 2 == 0 {
                 locks(&server.url()).await
@@ -68,11 +69,11 @@ async fn those_who_ask_and_those_who_are_told_stand_in_one_line() {
                 leasehold::connect(&server.url()).await.unwrap()
             };
             let ended = ended.clone();
-            tokio::spawn(async move {
+            tasks.push(tokio::spawn(async move {
                 let lease = locks.mutex("x").ttl(secs(30)).lock().await.unwrap();
                 ended.send(number).unwrap();
                 lease.release().await.unwrap();
-            });
+            }));
             let waiting = || async { told.inspect("x").await.unwrap().unwrap().waiters.len() };
             while waiting().await <= number {
                 tokio::task::yield_now().await;
@@ -81,6 +82,9 @@ async fn those_who_ask_and_those_who_are_told_stand_in_one_line() {
         first.release().await.unwrap();
         for number in 0..6 {
             assert_eq!(order.recv().await, Some(number), "{kind:?}");
+        }
+        for task in tasks {
+            task.await.unwrap();
         }
     }
 }

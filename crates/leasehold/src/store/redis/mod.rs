@@ -7,6 +7,7 @@
 mod address;
 mod doctor;
 mod link;
+mod manners;
 mod reply;
 mod script;
 mod tls;
@@ -38,6 +39,7 @@ use crate::ttl::Ttl;
 use address::Address;
 pub(crate) use doctor::examine;
 use link::{Link, Session, explained, is_passing};
+use manners::Manners;
 use reply::{Reply, fence_read, fence_text, share_text, text};
 use script::Script;
 
@@ -73,6 +75,7 @@ pub struct Redis {
     settings: Settings,
     /// Where it is told of grants; empty where it asks for them.
     channel: String,
+    manners: Manners,
     /// The highest fence any answer had in it: what this client asks for next is above it, also if the server forgets.
     seen: AtomicU64,
 }
@@ -83,6 +86,8 @@ struct Settings {
     prefix: String,
     timeout: Duration,
     files: tls::Files,
+    /// After how many releases others get their chance; 0 for never.
+    yield_every: u64,
 }
 
 /// A grant that came unasked.
@@ -100,6 +105,7 @@ impl Redis {
     /// |---|---|---|
     /// | `prefix` | `lock:` | what stands before a name in its key |
     /// | `timeout` | `1000` | how long a request may take, in ms |
+    /// | `yield_every` | never | after how many releases of a name other libraries get their chance |
     /// | `ca` | what this machine trusts | with TLS: a file of the authorities that may have signed the server's certificate |
     /// | `cert`, `key` | none | with TLS: files of the certificate and the key that this client shows |
     ///
@@ -126,7 +132,8 @@ impl Redis {
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
         let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
-        Ok(Redis { link, bells, clock, settings, channel, seen: AtomicU64::new(0) })
+        let manners = Manners::new(settings.yield_every);
+        Ok(Redis { link, bells, clock, settings, channel, manners, seen: AtomicU64::new(0) })
     }
 
     /// What somebody should know before it is opened.
@@ -381,8 +388,12 @@ fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
 /// Takes what is ours out of the URL.
 fn settings(url: &str) -> Result<(String, Settings)> {
     tls::refuse_fragment(url)?;
-    let mut settings =
-        Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT, files: tls::Files::default() };
+    let mut settings = Settings {
+        prefix: "lock:".to_owned(),
+        timeout: TIMEOUT,
+        files: tls::Files::default(),
+        yield_every: 0,
+    };
     let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
     let mut others = Vec::new();
     for pair in query.split('&') {
@@ -404,6 +415,7 @@ fn settings(url: &str) -> Result<(String, Settings)> {
                     ));
                 }
             },
+            Some(("yield_every", count)) => settings.yield_every = Manners::parsed(count)?,
             Some(("ca", file)) => settings.files.ca = Some(file.into()),
             Some(("cert", file)) => settings.files.cert = Some(file.into()),
             Some(("key", file)) => settings.files.key = Some(file.into()),
@@ -456,8 +468,10 @@ impl Store for Redis {
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
         let mut released = Released::NotHeld;
+        let args: Vec<&str> =
+            std::iter::once(ticket.token.expose()).chain(self.manners.moment(&ticket.names)).collect();
         loop {
-            let reply = self.ask(&script::RELEASE, &ticket.names, &[ticket.token.expose()]).await?;
+            let reply = self.ask(&script::RELEASE, &ticket.names, &args).await?;
             match reply.word().as_str() {
                 _ if reply.is_yes() => return Ok(Released::Released),
                 "released" => released = Released::Released,

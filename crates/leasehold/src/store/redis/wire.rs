@@ -7,6 +7,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
 use super::link::Link;
+use super::manners::Manners;
 use super::{Redis, settings};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -55,14 +56,8 @@ impl Redis {
         let clock = Clock::system()?;
         let wire = Wire::given(connection, clock.clone(), settings.timeout);
         let link = Link::over(wire, clock.clone(), settings.timeout).await?;
-        Ok(Redis {
-            link,
-            bells: Arc::default(),
-            clock,
-            settings,
-            channel: String::new(),
-            seen: AtomicU64::new(0),
-        })
+        let (channel, manners) = (String::new(), Manners::new(settings.yield_every));
+        Ok(Redis { link, bells: Arc::default(), clock, settings, channel, manners, seen: AtomicU64::new(0) })
     }
 }
 

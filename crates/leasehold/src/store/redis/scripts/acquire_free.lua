@@ -1,6 +1,7 @@
 -- Most claims: one name, to have it alone, with one fence, which nobody holds and nobody waits for. As few calls as it takes;
 -- everything else is decided below.
-if ARGV[5] == 'plain' and redis.call('EXISTS', KEYS[2], '{' .. KEYS[2] .. '}:line') == 0 then
+if ARGV[5] == 'plain'
+  and redis.call('EXISTS', KEYS[2], '{' .. KEYS[2] .. '}:line', '{' .. KEYS[2] .. '}:yield') == 0 then
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
   if now <= tonumber(ARGV[3]) then
