@@ -132,6 +132,9 @@ impl Redis {
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
         let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        if let Some(warning) = doctor::eviction(&link).await {
+            tracing::warn!("{warning}");
+        }
         let manners = Manners::new(settings.yield_every);
         Ok(Redis { link, bells, clock, settings, channel, manners, seen: AtomicU64::new(0) })
     }

@@ -8,7 +8,7 @@ use redis::{Cmd, Pipeline, RedisFuture, Value};
 
 use super::link::Link;
 use super::manners::Manners;
-use super::{Redis, settings};
+use super::{Redis, doctor, settings};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicU64};
@@ -56,6 +56,9 @@ impl Redis {
         let clock = Clock::system()?;
         let wire = Wire::given(connection, clock.clone(), settings.timeout);
         let link = Link::over(wire, clock.clone(), settings.timeout).await?;
+        if let Some(warning) = doctor::eviction(&link).await {
+            tracing::warn!("{warning}");
+        }
         let (channel, manners) = (String::new(), Manners::new(settings.yield_every));
         Ok(Redis { link, bells: Arc::default(), clock, settings, channel, manners, seen: AtomicU64::new(0) })
     }

@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisError, cmd};
 
 use super::address::Address;
-use super::link::explained;
+use super::link::{Link, explained};
 use super::reply::fence_read;
 use super::{Redis, settings};
 use crate::clock::Clock;
@@ -79,6 +79,20 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
     Ok(findings)
 }
 
+/// What is worth a warning before the first lock is taken: a server that may throw locks away. One who may not look is told
+/// nothing; `doctor` says more.
+pub(super) async fn eviction(link: &Link) -> Option<String> {
+    let session = link.session().await.ok()?;
+    let answer = link.command(&session, cmd("INFO").arg("memory")).await.ok()?;
+    let info = sections(&String::from_redis_value(answer).ok()?);
+    judge::eviction(&info)
+}
+
+fn sections(text: &str) -> Said {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect()
+}
+
 /// The server under examination.
 struct Patient {
     connection: MultiplexedConnection,
@@ -91,8 +105,7 @@ impl Patient {
 
     async fn info(&mut self) -> Option<Said> {
         let text: String = self.ask(&cmd("INFO")).await.ok()?;
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        Some(lines.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect())
+        Some(sections(&text))
     }
 
     async fn configuration(&mut self) -> Option<Said> {
