@@ -6,6 +6,7 @@
 
 mod address;
 mod doctor;
+mod left;
 mod link;
 mod manners;
 mod reply;
@@ -38,6 +39,7 @@ use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 use address::Address;
 pub(crate) use doctor::examine;
+use left::{Left, Present};
 use link::{Link, Session, explained, is_passing};
 use manners::Manners;
 use reply::{Reply, fence_read, fence_text, share_text, text};
@@ -69,7 +71,8 @@ const SCANNED: usize = 500;
 ///
 /// It belongs to the runtime it is opened in.
 pub struct Redis {
-    link: Link,
+    link: Arc<Link>,
+    left: Arc<Left>,
     bells: Arc<Bells<Pushed>>,
     clock: Clock,
     settings: Settings,
@@ -126,17 +129,20 @@ impl Redis {
         let address = Address::new(&url, password, &settings.files)?;
         let clock = Clock::system()?;
         let bells: Arc<Bells<Pushed>> = Arc::default();
-        let heard = bells.clone();
+        let (left, unwanted) = Left::new();
+        let heard = (bells.clone(), left.clone());
         // As unguessable as a token: whoever knows it could send us looking, no more.
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
-        let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
+        let listener = Arc::new(move |push: PushInfo| hear(&heard.0, &heard.1, &push));
         let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        let link = Arc::new(link);
+        left::give_back(&link, unwanted);
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
         let manners = Manners::new(settings.yield_every);
-        Ok(Redis { link, bells, clock, settings, channel, manners, seen: AtomicU64::new(0) })
+        Ok(Redis { link, left, bells, clock, settings, channel, manners, seen: AtomicU64::new(0) })
     }
 
     /// What somebody should know before it is opened.
@@ -378,14 +384,17 @@ struct Queued {
 }
 
 /// Who was admitted, or has to look again: `token`, then `fence` and `fences`, by lines.
-fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
+fn hear(bells: &Bells<Pushed>, left: &Left, push: &PushInfo) {
     let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
     let payload = text(payload);
     let mut lines = payload.lines();
     let Some(token) = lines.next() else { return };
     let fence = lines.next().and_then(fence_read);
     let fences = lines.next().and_then(|fences| fences.parse().ok());
-    bells.ring(token, fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences }));
+    let grant = fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences });
+    if !bells.ring(token, grant) && grant.is_some() {
+        left.unwanted(token);
+    }
 }
 
 /// Takes what is ours out of the URL.
@@ -448,7 +457,11 @@ fn escaped(text: &str) -> String {
 impl Store for Redis {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         let mut queued = None;
+        let present = Present::new(self, claim);
         let answer = self.take_or_wait(claim, &mut queued).await;
+        if matches!(answer, Ok(Acquired::Granted(_))) {
+            present.granted();
+        }
         let (store, why) = match answer {
             Err(Error::Refused { store, why }) => (store, why),
             Err(Error::Untrusted { store, why }) if queued.is_some() => {

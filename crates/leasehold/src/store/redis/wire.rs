@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
+use super::left::Left;
 use super::link::Link;
 use super::manners::Manners;
 use super::{Redis, doctor, settings};
@@ -60,7 +61,17 @@ impl Redis {
             tracing::warn!("{warning}");
         }
         let (channel, manners) = (String::new(), Manners::new(settings.yield_every));
-        Ok(Redis { link, bells: Arc::default(), clock, settings, channel, manners, seen: AtomicU64::new(0) })
+        let (link, left) = (Arc::new(link), Left::new().0);
+        Ok(Redis {
+            link,
+            left,
+            bells: Arc::default(),
+            clock,
+            settings,
+            channel,
+            manners,
+            seen: AtomicU64::new(0),
+        })
     }
 }
 
