@@ -33,7 +33,7 @@ const PROGRAMS: &[Program] = &[
         packages: &["util-linux"],
         why: "to end servers with the test that started them",
     },
-    Program { name: "openssl", packages: &["openssl"], why: "to make certificates for tests of TLS" },
+    Program { name: "openssl", packages: &["openssl"], why: "as a client of TLS that is not ours" },
     Program { name: "redis-server", packages: &["redis-server"], why: "for tests on a real Redis" },
     Program { name: "node", packages: &["nodejs"], why: "for tests beside other libraries" },
     Program { name: "npm", packages: &["npm"], why: "for tests beside other libraries" },

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 #[derive(Debug, Arguments)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Where the locks are, such as `file:/var/lib/locks`
+    /// Where the locks are, such as `file:/var/lib/locks` or `rediss://host/`
     ///
     /// Without it: LEASEHOLD_STORE, then `store` in ./leasehold.toml, in $XDG_CONFIG_HOME/leasehold/config.toml, in
     /// /etc/leasehold/config.toml, and then the embedded store `file:`.
@@ -85,6 +85,11 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Take a name from whoever holds it
     Evict(Evict),
+    /// Give an end to a lock that another library left without one
+    ///
+    /// On a server, a library that takes a lock in one step and sets its expiry in another may die in between: that lock is
+    /// held until somebody sees to it. What ends by itself is left as it is.
+    Adopt(Adopt),
     /// Take a lock that outlives this command, and print its token
     ///
     /// For scripts that cannot be wrapped. Nobody renews the lock: it ends with its TTL unless it is extended. Whoever has
@@ -128,6 +133,18 @@ pub(crate) struct Inspect {
 pub(crate) struct Evict {
     /// The name
     pub(crate) name: OsString,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Arguments)]
+pub(crate) struct Adopt {
+    /// The name
+    pub(crate) name: OsString,
+    /// In which time it is to end; whoever holds it may be at work that long
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) ttl: Duration,
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,

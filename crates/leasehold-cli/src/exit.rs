@@ -74,6 +74,7 @@ impl From<Error> for Failure {
             | Error::Unknown { .. }
             | Error::Late { .. }
             | Error::Refused { .. }
+            | Error::Untrusted { .. }
             | Error::System { .. } => ("unavailable", UNAVAILABLE),
             _ => ("internal", INTERNAL),
         };

@@ -82,6 +82,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
             Command::Ls(args) => look::ls(&locks, args, output).await,
             Command::Inspect(args) => look::inspect(&locks, args, output).await,
             Command::Evict(args) => evict::evict(&locks, args, output).await,
+            Command::Adopt(args) => evict::adopt(&locks, args, output).await,
             Command::Lock(args) => detached::lock(&locks, args, output, voice).await,
             Command::Extend(args) => detached::extend(&locks, args, output).await,
             Command::Unlock(args) => detached::unlock(&locks, args, output).await,

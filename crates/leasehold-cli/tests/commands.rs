@@ -5,6 +5,7 @@ mod common;
 
 use assert_cmd::Command;
 use common::{Home, said};
+use leasehold_lab::{Kind, Server};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -101,6 +102,33 @@ fn an_eviction_asks_and_takes_the_lock() {
         home.run("evict x --yes --output json"),
         (0, "{\"evicted\":[],\"name\":\"x\"}\n".to_owned(), String::new())
     );
+}
+
+#[test]
+fn an_adoption_asks_and_gives_an_end_to_what_has_none() {
+    let (home, server) = (Home::new(), Server::start(Kind::Redis).unwrap());
+    let run = |line: &str| home.run(&format!("--store {} {line}", server.url()));
+    server.command(&["SET", "lock:x", "theirs"]).unwrap();
+    let endless = "x is held by another library, without an expiry; `leasehold adopt` gives it one\n";
+    assert_eq!(run("inspect x"), (75, endless.to_owned(), String::new()));
+    let (code, _, told) = run("run -n x -- true");
+    assert!(code == 75 && told.contains("give it an end with `leasehold adopt`"), "{told}");
+    let (code, _, told) = run("adopt x --ttl 1m");
+    assert!(code == 64 && told.contains("say --yes"), "{told}");
+    assert_eq!(server.command(&["PTTL", "lock:x"]).unwrap().int(), Some(-1), "and nothing happened");
+    let adopted = "x had no end; it is free in 60 s at the latest\n";
+    assert_eq!(run("adopt x --ttl 1m --yes"), (0, adopted.to_owned(), String::new()));
+    let (code, told, _) = run("adopt x --ttl 10m --yes");
+    assert!(code == 0 && told.starts_with("x is held by another library for another "), "{told}");
+    assert!(told.ends_with("unless renewed, and was left as it is\n"), "{told}");
+    assert_eq!(run("adopt y --ttl 1m --yes"), (0, "y was not held\n".to_owned(), String::new()));
+    let told = "{\"adopted\":false,\"holder\":null,\"name\":\"y\",\"remaining_ms\":null}\n";
+    assert_eq!(run("adopt y --ttl 1m --yes --output json"), (0, told.to_owned(), String::new()));
+    server.command(&["LPUSH", "lock:z", "a"]).unwrap();
+    let (code, _, told) = run("adopt z --ttl 1m --yes");
+    assert!(code == 69 && told.contains("is of type list, which is no lock"), "{told}");
+    let (code, _, told) = home.run("adopt x --ttl 1m --yes");
+    assert!(code == 69 && told.contains("every lock of it ends by itself"), "{told}");
 }
 
 #[test]
@@ -206,7 +234,9 @@ fn help_version_completions_and_manual_pages_are_there() {
     let home = Home::new();
     let (code, help, _) = home.run("--help");
     assert_eq!(code, 0);
-    for command in ["ls", "inspect", "evict", "lock", "extend", "unlock", "doctor", "completions", "man"] {
+    for command in
+        ["ls", "inspect", "evict", "adopt", "lock", "extend", "unlock", "doctor", "completions", "man"]
+    {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is in the help");
         let (code, help, _) = home.run(&format!("{command} --help"));
         assert!(code == 0 && help.contains(&format!("Usage: leasehold {command}")), "{help}");

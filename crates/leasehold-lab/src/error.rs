@@ -37,6 +37,9 @@ pub enum Error {
         /// The answer.
         answer: String,
     },
+    /// A certificate could not be made.
+    #[error(transparent)]
+    Certificate(#[from] rcgen::Error),
     /// The system refused, or a connection broke, or nothing came within the patience of a client.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -4,6 +4,7 @@
 //!   started again on the same port, and made to stand still. It never outlives the process that started it.
 //! - [`Proxy`]: a bad network in front of it. Answers get lost after their requests were executed, requests arrive twice or
 //!   late, connections are cut or go deaf; and all that clients send is counted.
+//! - [`Authority`]: certificates for servers that speak TLS, and for their clients.
 //! - [`Client`]: the smallest client there is, to look at a server past whatever is being tested.
 //!
 //! ```
@@ -29,6 +30,7 @@
 //!
 //! Linux only, like what is needed for it: `setpriv`, abstract sockets, pidfds.
 
+mod authority;
 mod error;
 mod frame;
 mod port;
@@ -37,6 +39,7 @@ mod proxy;
 mod resp;
 mod server;
 
+pub use authority::Authority;
 pub use error::{Error, Result};
 pub use proxy::{Counts, Cut, Flow, Proxy, Toward, Trick};
 pub use resp::{Client, PATIENCE, Reply};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{A_WHILE, SOON, on_each, soon};
-use leasehold_lab::{Client, Error, Kind, Reply, Server, Setup, Tls};
+use leasehold_lab::{Authority, Client, Error, Kind, Reply, Server, Setup};
 
 const ROLE: &str = "LEASEHOLD_LAB_ROLE";
 
@@ -225,24 +225,12 @@ fn a_server_that_does_not_start_shows_its_log() {
     }
 }
 
-/// Made by `openssl`, which the library of that name comes with.
-fn certificate(folder: &Path) -> Tls {
-    let (certificate, key) = (folder.join("server.crt"), folder.join("server.key"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-        .args(["-subj", "/CN=localhost", "-days", "2", "-keyout"])
-        .args([&key, Path::new("-out"), &certificate])
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    Tls { authority: certificate.clone(), certificate, key, asks_clients: false }
-}
-
 #[test]
 fn redis_speaks_tls_on_a_second_port() {
     let plain = Server::start(Kind::Redis).unwrap();
     assert_eq!(plain.tls_addr(), None);
-    let tls = certificate(plain.folder());
+    let authority = Authority::new().unwrap();
+    let tls = authority.server(&["127.0.0.1"]).unwrap();
     let server = Setup::new(Kind::Redis).tls(tls.clone()).start().unwrap();
     let mut client = Command::new("openssl")
         .args(["s_client", "-quiet", "-verify_return_error", "-CAfile"])

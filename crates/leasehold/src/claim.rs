@@ -273,6 +273,28 @@ pub struct Evicted {
     pub holders: Vec<Owner>,
 }
 
+/// What an [adoption](crate::Locks::adopt) came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Adopted {
+    /// It had no end, and has one now.
+    Adopted {
+        /// The label of whoever holds it.
+        holder: Owner,
+    },
+    /// It ends by itself, and was left as it is.
+    Ends {
+        /// The label of whoever holds it.
+        holder: Owner,
+        /// In which time, unless renewed.
+        remaining: Duration,
+    },
+    /// Nobody holds it.
+    NotHeld,
+}
+
+/// The label of one who will never let go by itself.
+pub(crate) const ENDLESS: &str = "another library, without an expiry";
+
 /// How things stand with one name.
 #[derive(Debug, Clone)]
 pub struct Status {
@@ -295,6 +317,14 @@ pub struct Holder {
     pub fence: Option<Fence>,
     /// What is left of the TTL.
     pub remaining: Duration,
+}
+
+impl Holder {
+    /// Whether it is another library's and has no end, so that it is never free unless somebody sees to it, or
+    /// [adopts](crate::Locks::adopt) it.
+    pub fn is_endless(&self) -> bool {
+        self.owner.as_str() == ENDLESS
+    }
 }
 
 /// One who waits for a name.

@@ -33,7 +33,7 @@ const KNOWN: &[&str] = &[
 /// |---|---|
 /// | `file:` | every process of this user on this machine, in `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold` |
 /// | `file:PATH` | the same in another directory |
-/// | `redis://HOST:PORT/DB` | one Redis or Valkey server; also `redis+unix:///PATH`, `valkey://…` |
+/// | `redis://HOST:PORT/DB` | one Redis or Valkey server; also `rediss://…` (TLS), `redis+unix:///PATH`, `valkey://…`, `valkeys://…` |
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
 ///
 /// It takes a tokio runtime with I/O and time enabled, as `#[tokio::main]` and `enable_all` make it.
@@ -188,7 +188,9 @@ impl Options {
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
             "file" => Ok(Place::File(directory(rest)?)),
             #[cfg(all(feature = "redis", not(shuttle)))]
-            "redis" | "redis+unix" | "valkey" | "valkey+unix" | "unix" => Ok(Place::Redis(url.to_owned())),
+            "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" | "unix" => {
+                Ok(Place::Redis(url.to_owned()))
+            }
             _ => {
                 let why = format!("no such store in this build; it has {}", KNOWN.join(", "));
                 refuse(&format!("{scheme}:…"), &why)

@@ -1,10 +1,10 @@
-//! The one public error. Busy, lost, unreachable, unknown, late, refused, unsupported, invalid and closed never share a
+//! The one public error. Busy, lost, unreachable, unknown, late, refused, untrusted, unsupported, invalid and closed never share a
 //! variant.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::claim::{Busy, Names};
+use crate::claim::{Busy, ENDLESS, Names};
 use crate::event::Loss;
 
 /// What every fallible call of this crate returns.
@@ -20,6 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Unknown`](Error::Unknown) | after `release` and `detach`: no; after `extend`: as before | nothing, or extend again |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
+/// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | name its authority, or see who answers there |
 /// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
 /// | [`Invalid`](Error::Invalid) | no, nothing was sent | correct the value |
 /// | [`Closed`](Error::Closed) | no | connect again |
@@ -90,6 +91,15 @@ pub enum Error {
         /// Which store.
         store: &'static str,
         /// What it said, and what to do.
+        why: String,
+    },
+
+    /// The store did not prove, by TLS, who it is. Nothing was sent.
+    #[error("the {store} store did not prove who it is: {why}")]
+    Untrusted {
+        /// Which store.
+        store: &'static str,
+        /// What was seen, and what to do.
         why: String,
     },
 
@@ -240,9 +250,14 @@ impl fmt::Display for BusyText<'_> {
             1 => write!(f, ", with 1 waiting")?,
             n => write!(f, ", with {n} waiting")?,
         }
-        match self.waited.is_zero() {
-            true => Ok(()),
-            false => write!(f, "; waited {}", Short(self.waited)),
+        if !self.waited.is_zero() {
+            write!(f, "; waited {}", Short(self.waited))?;
+        }
+        match holder {
+            Some(owner) if owner.as_str() == ENDLESS => {
+                write!(f, "; if whoever took it is gone, give it an end with `leasehold adopt`")
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -63,8 +63,8 @@ mod token;
 mod ttl;
 
 pub use claim::{
-    Acquired, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Permits, Released, Renewed, Share,
-    Status, Ticket, Wait, Waiter,
+    Acquired, Adopted, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Permits, Released, Renewed,
+    Share, Status, Ticket, Wait, Waiter,
 };
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
-use crate::claim::{Evicted, Share, Status, Ticket};
+use crate::claim::{Adopted, Evicted, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::connect::Options;
@@ -22,6 +22,7 @@ use crate::name::{IntoName, Name};
 use crate::store::{Capabilities, Store};
 use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
 use crate::token::Token;
+use crate::ttl::Ttl;
 
 /// A client of a store: what [`connect`](crate::connect) gives.
 ///
@@ -129,6 +130,21 @@ impl Locks {
     pub async fn evict(&self, name: impl IntoName) -> Result<Evicted> {
         let name: Name = name.into_name()?;
         self.client.in_time(self.client.store.evict(&name)).await
+    }
+
+    /// Gives an end to a lock that has none, as a library leaves it that takes a lock in one step and sets its expiry in
+    /// another, and dies in between. What ends by itself is left as it is.
+    ///
+    /// Whoever holds it may be at work all the same, and does not know: choose a TTL within which that is surely over.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on a store where every lock ends; [`Error::Refused`] for a key that is no lock.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    pub async fn adopt(&self, name: impl IntoName, ttl: Duration) -> Result<Adopted> {
+        let (name, ttl) = (name.into_name()?, Ttl::new(ttl)?);
+        self.client.in_time(self.client.store.adopt(&name, ttl)).await
     }
 
     /// What the store can do.

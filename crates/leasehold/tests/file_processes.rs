@@ -15,8 +15,8 @@ use common::{home, home_in_memory, ms, scaled, secs};
 use futures_util::FutureExt;
 use leasehold::store::file::File;
 use leasehold::{
-    Acquired, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Fence, Locks, Loss, Name,
-    Options, Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
+    Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Fence, Locks, Loss,
+    Name, Options, Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -477,6 +477,10 @@ impl Store for Noted {
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         self.store.evict(name).await
+    }
+
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        self.store.adopt(name, ttl).await
     }
 
     fn capabilities(&self) -> Capabilities {

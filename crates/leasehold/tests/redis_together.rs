@@ -139,8 +139,11 @@ trait Waits {
 
 impl Waits for Locks {
     async fn until_waited_for(&self, name: &str) {
-        while self.inspect(name).await.unwrap().is_none_or(|status| status.waiters.is_empty()) {
-            tokio::task::yield_now().await;
-        }
+        let waited_for = async {
+            while self.inspect(name).await.unwrap().is_none_or(|status| status.waiters.is_empty()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(secs(20), waited_for).await.expect("somebody waits");
     }
 }

@@ -33,10 +33,13 @@ pub(crate) async fn inspect(locks: &Locks, args: &Inspect, output: Output) -> Re
                 let Holder { owner, share, fence, remaining, .. } = holder;
                 let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
                 let held = share_text(*share);
-                print(&format!(
-                    "{name} is held{held} by {owner} for another {} unless renewed{fence}\n",
-                    short(*remaining)
-                ))?;
+                print(&match holder.is_endless() {
+                    true => format!("{name} is held by {owner}; `leasehold adopt` gives it one\n"),
+                    false => format!(
+                        "{name} is held{held} by {owner} for another {} unless renewed{fence}\n",
+                        short(*remaining)
+                    ),
+                })?;
             }
             for (place, waiter) in status.waiters.iter().enumerate() {
                 print(&format!("{}. in line: {}{}\n", place + 1, waiter.owner, share_text(waiter.share)))?;
@@ -85,7 +88,7 @@ fn table(found: &[Status]) -> String {
             [
                 status.name.to_string(),
                 holder.map_or_else(|| "-".to_owned(), |it| format!("{}{}", it.owner, share_text(it.share))),
-                holder.map_or_else(|| "-".to_owned(), |it| short(it.remaining)),
+                holder.filter(|it| !it.is_endless()).map_or_else(|| "-".to_owned(), |it| short(it.remaining)),
                 holder.and_then(|it| it.fence).map_or_else(|| "-".to_owned(), |fence| fence.to_string()),
                 waiting,
             ]

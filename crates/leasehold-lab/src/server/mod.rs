@@ -280,10 +280,10 @@ impl Life {
 
 /// A directory that is removed when it is dropped. Not below cargo's: the path of a socket is 107 bytes long at most.
 #[derive(Debug)]
-struct Home(PathBuf);
+pub(crate) struct Home(pub(crate) PathBuf);
 
 impl Home {
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let temporary = std::env::temp_dir();
         for number in 0.. {
             let path = temporary.join(format!("leasehold-lab-{}-{number}", std::process::id()));

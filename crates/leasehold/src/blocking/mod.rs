@@ -17,8 +17,9 @@ mod kinds;
 mod lease;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::claim::{Evicted, Status};
+use crate::claim::{Adopted, Evicted, Status};
 use crate::connect::Options;
 #[cfg(doc)]
 use crate::error::Error;
@@ -95,6 +96,11 @@ impl Locks {
     /// Takes a name from whoever holds it. See [`crate::Locks::evict`].
     pub fn evict(&self, name: impl IntoName) -> Result<Evicted> {
         self.engine.block_on(self.inner.evict(name))?
+    }
+
+    /// Gives an end to a lock that has none. See [`crate::Locks::adopt`].
+    pub fn adopt(&self, name: impl IntoName, ttl: Duration) -> Result<Adopted> {
+        self.engine.block_on(self.inner.adopt(name, ttl))?
     }
 
     /// What the store can do.

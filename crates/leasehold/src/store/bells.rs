@@ -40,13 +40,15 @@ impl<T> Bells<T> {
         Waiting { bells: self, token, bell }
     }
 
-    pub(crate) fn ring(&self, token: &str, news: Option<T>) {
-        let Ok(token) = Token::parse(token) else { return };
-        let Some(bell) = lock(&self.waiting).get(&token).cloned() else { return };
+    /// Says whether anybody waits for it.
+    pub(crate) fn ring(&self, token: &str, news: Option<T>) -> bool {
+        let Ok(token) = Token::parse(token) else { return false };
+        let Some(bell) = lock(&self.waiting).get(&token).cloned() else { return false };
         if news.is_some() {
             *lock(&bell.news) = news;
         }
         bell.rung.notify_one();
+        true
     }
 
     pub(crate) fn ring_all(&self) {

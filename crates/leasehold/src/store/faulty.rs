@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::{Capabilities, Store};
-use crate::claim::{Acquired, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
+};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -282,6 +284,15 @@ impl Store for Faulty {
         self.call("evict", &name.clone().into(), false, move |store| {
             let name = name.clone();
             Box::pin(async move { store.evict(&name).await })
+        })
+        .await
+    }
+
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        let name = name.clone();
+        self.call("adopt", &name.clone().into(), false, move |store| {
+            let name = name.clone();
+            Box::pin(async move { store.adopt(&name, ttl).await })
         })
         .await
     }

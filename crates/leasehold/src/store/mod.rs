@@ -21,7 +21,7 @@ use std::time::Duration;
 /// What an `impl Store` is marked with.
 pub use async_trait::async_trait;
 
-use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::name::Name;
@@ -105,6 +105,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// An operator's forced release. The next fence is higher than any before, even if nobody held it. The one
     /// call that is not idempotent: a duplicate evicts whoever came next.
     async fn evict(&self, name: &Name) -> Result<Evicted>;
+
+    /// An operator's repair of a lock that another program left without an end: it ends this TTL from now. Nothing else
+    /// changes, and what has an end keeps it. `Unsupported` where there is no such lock.
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted>;
 
     /// What this store can do.
     fn capabilities(&self) -> Capabilities;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::store::memory::Memory;
 use leasehold::{
-    Acquired, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Locks, Name, Options,
+    Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Locks, Name, Options,
     Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
 };
 
@@ -287,6 +287,11 @@ impl Store for Moody {
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         self.mood("evict", name.as_str()).await?;
         self.inner.evict(name).await
+    }
+
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        self.mood("adopt", name.as_str()).await?;
+        self.inner.adopt(name, ttl).await
     }
 
     fn capabilities(&self) -> Capabilities {

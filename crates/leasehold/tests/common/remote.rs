@@ -34,8 +34,8 @@ use std::thread;
 
 use async_trait::async_trait;
 use leasehold::{
-    Acquired, Capabilities, Claim, Clock, Converted, Error, Evicted, Name, Released, Renewed, Result, Share,
-    Status, Store, Ticket, Ttl,
+    Acquired, Adopted, Capabilities, Claim, Clock, Converted, Error, Evicted, Name, Released, Renewed,
+    Result, Share, Status, Store, Ticket, Ttl,
 };
 use tokio::sync::oneshot;
 use wire::Wire;
@@ -187,6 +187,11 @@ impl Store for Remote {
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         self.0.ask(("evict", name.clone())).await?
+    }
+
+    async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {
+        let store = self.0.capabilities.store;
+        Err(Error::Unsupported { store, what: "adopt", why: "nobody asked for it over there yet" })
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -75,6 +75,10 @@ async fn everything(server: &Server) -> Result<(), Error> {
     assert!(matches!(other.detach(&ticket, longer).await?, Renewed::Until(_)));
     assert_eq!(other.evict(ticket.names.first()).await?.holders.len(), 1);
     assert_eq!(other.release(&ticket).await?, Released::NotHeld);
+    server.command(&["SET", "lock:endless", "theirs"]).unwrap();
+    let endless = leasehold::Name::new("endless").unwrap();
+    assert!(matches!(store.adopt(&endless, longer).await?, leasehold::Adopted::Adopted { .. }));
+    other.evict(&endless).await?;
     let permits = leasehold::Permits::new(1, 1).unwrap().barging();
     let mut barging = claim("p", ms(20_000), Wait::Forever);
     barging.ticket.share = Share::Permits(permits);

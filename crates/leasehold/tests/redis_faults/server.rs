@@ -339,7 +339,10 @@ async fn a_key_without_an_end_is_somebodys_and_never_taken() {
     assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
     let Error::Busy { busy, .. } = locks.mutex("x").wait(ms(400)).lock().await.unwrap_err() else { panic!() };
     assert_eq!(busy.holder.unwrap().as_str(), "another library, without an expiry");
+    let error = locks.mutex("x").wait(ms(1)).lock().await.unwrap_err();
+    assert!(error.to_string().ends_with("give it an end with `leasehold adopt`"), "{error}");
     let status = locks.inspect("x").await.unwrap().unwrap();
+    assert!(status.holders[0].is_endless());
     assert_eq!((status.holders.len(), status.holders[0].fence), (1, None));
     assert_eq!(server.command(&["GET", "lock:x"]).unwrap().text(), Some("theirs"));
     assert_eq!(int(&server, &["PTTL", "lock:x"]), -1);

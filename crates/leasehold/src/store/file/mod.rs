@@ -23,7 +23,9 @@ use async_trait::async_trait;
 
 use super::bells::Bells;
 use super::{Capabilities, Store};
-use crate::claim::{Acquired, Claim, Converted, Evicted, Grant, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Grant, Released, Renewed, Share, Status, Ticket,
+};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -228,6 +230,10 @@ impl Store for File {
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         let name = name.clone();
         Ok(self.ask(move |book| book.evict(&name), false).await?.1)
+    }
+
+    async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {
+        Err(Error::Unsupported { store: "file", what: "adopt", why: "every lock of it ends by itself" })
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -231,7 +231,9 @@ impl Site {
             select.query_map([self.me.as_sql()], rows::Told::read)?.collect()
         };
         match read() {
-            Ok(told) => told.iter().for_each(|told| self.bells.ring(&told.token, told.grant)),
+            Ok(told) => told.iter().for_each(|told| {
+                self.bells.ring(&told.token, told.grant);
+            }),
             // Then everybody looks.
             Err(_) => self.bells.ring_all(),
         }

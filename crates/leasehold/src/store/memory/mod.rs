@@ -12,9 +12,11 @@ use std::os::fd::OwnedFd;
 use async_trait::async_trait;
 
 use super::{Capabilities, Store};
-use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait,
+};
 use crate::clock::{Clock, Deadline};
-use crate::error::Result;
+use crate::error::{Error, Result};
 #[cfg(any(feature = "testing", shuttle))]
 use crate::fence::Fence;
 use crate::name::Name;
@@ -179,6 +181,10 @@ impl Store for Memory {
             }
         }
         Ok(Evicted { holders })
+    }
+
+    async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {
+        Err(Error::Unsupported { store: "memory", what: "adopt", why: "every lock of it ends by itself" })
     }
 
     fn capabilities(&self) -> Capabilities {

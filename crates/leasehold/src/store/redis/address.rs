@@ -1,8 +1,12 @@
 //! Where the server is, and how it is spoken to: the URL, understood.
 
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError,
+};
 
+use super::link::explained;
+use super::tls::{Files, NO_TLS};
 use crate::error::{Error, Result};
 use crate::password::Password;
 
@@ -10,11 +14,54 @@ use crate::password::Password;
 pub(super) const EXPOSED: &str =
     "the password goes to the server in plain text, for everybody on the way to read";
 
-/// What the URL says to the client library, once ours has been taken out of it; with the password, if it came another way.
-pub(super) fn parsed(url: &str, password: Option<&Password>) -> Result<ConnectionInfo> {
+/// A server, and how it is reached.
+#[derive(Debug, Clone)]
+pub(super) struct Address {
+    pub(super) info: ConnectionInfo,
+    files: Files,
+}
+
+impl Address {
+    /// What the URL says to the client library, once ours has been taken out of it; with the password, if it came another way.
+    pub(super) fn new(url: &str, password: Option<&Password>, files: &Files) -> Result<Self> {
+        let info = parsed(url, password)?;
+        files.check(matches!(info.addr(), ConnectionAddr::TcpTls { .. }))?;
+        Ok(Address { info, files: files.clone() })
+    }
+
+    pub(super) fn client(&self) -> Result<Client> {
+        match self.info.addr() {
+            ConnectionAddr::TcpTls { .. } => self.files.client(self.info.clone()),
+            _ => Client::open(self.info.clone()).map_err(explained),
+        }
+    }
+
+    /// Why no connection came about, for people.
+    pub(super) fn explained(&self, error: RedisError) -> Error {
+        let why = match self.info.addr() {
+            ConnectionAddr::TcpTls { .. } if error.is_timeout() => {
+                let why = format!("no answer in time; if {NO_TLS}");
+                Some(Error::Unreachable { store: "redis", why })
+            }
+            ConnectionAddr::TcpTls { host, .. } => self.files.explained(&error, host),
+            // Cut off at the first word, or answered with one that is none.
+            ConnectionAddr::Tcp(..)
+                if error.kind() == ErrorKind::Parse
+                    || error.is_connection_dropped() && !error.is_connection_refusal() =>
+            {
+                let why = format!("{error}; if that is its TLS port, write `rediss://`");
+                Some(Error::Unreachable { store: "redis", why })
+            }
+            _ => None,
+        };
+        without_password(why.unwrap_or_else(|| explained(error)), &self.info)
+    }
+}
+
+fn parsed(url: &str, password: Option<&Password>) -> Result<ConnectionInfo> {
     // What the library says of it may have the password in it.
     let info = url.into_connection_info().map_err(|_| {
-        let why = "write redis://HOST:PORT/DB, redis+unix:///PATH or valkey://…";
+        let why = "write redis://HOST:PORT/DB, rediss://… for TLS, redis+unix:///PATH or valkey://…";
         Error::invalid("store URL", "redis:…", why)
     })?;
     let mut settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -39,7 +86,7 @@ pub(super) fn without_arguments(said: &str) -> &str {
 }
 
 /// Whatever else may repeat it.
-pub(super) fn without_password(error: Error, info: &ConnectionInfo) -> Error {
+fn without_password(error: Error, info: &ConnectionInfo) -> Error {
     let password = info.redis_settings().password().filter(|password| !password.is_empty());
     let hidden = |why: String| password.map_or_else(|| why.clone(), |password| why.replace(password, "…"));
     match error {

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::ConnectionLike;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
-    ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value, cmd,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::address::{without_arguments, without_password};
+use super::address::{Address, without_arguments};
 use super::script::Script;
+use super::wire::Wire;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
 /// One connection, ready for use.
 #[derive(Clone)]
 pub(super) struct Session {
-    connection: MultiplexedConnection,
+    connection: Wire,
     pub(super) generation: u64,
     /// What the server's wall clock said when our clock began, in µs; or less than that, never more.
     origin_us: Arc<AtomicU64>,
@@ -46,12 +46,13 @@ pub(super) struct Link {
     given_up: watch::Sender<u64>,
     clock: Clock,
     timeout: Duration,
-    task: AbortHandle,
+    /// Who makes the next one; nobody where the connection is not ours to make.
+    task: Option<AbortHandle>,
 }
 
 /// What a connection is made of.
 struct Maker {
-    client: Client,
+    address: Address,
     channel: String,
     listener: Listener,
     clock: Clock,
@@ -61,19 +62,31 @@ struct Maker {
 impl Link {
     /// Connects once, so that what is wrong is known at once; and again from then on.
     pub(super) async fn open(
-        info: ConnectionInfo,
+        address: Address,
         channel: String,
         listener: Listener,
         clock: Clock,
         timeout: Duration,
     ) -> Result<Self> {
-        let client = Client::open(info).map_err(explained)?;
-        let maker = Maker { client, channel, listener, clock: clock.clone(), timeout };
+        let maker = Maker { address, channel, listener, clock: clock.clone(), timeout };
         let (first, pushes) = maker.make(1).await?;
         let (sender, sessions) = watch::channel(Ok(first));
         let (given_up, heard) = watch::channel(0);
         let task = tokio::spawn(keep(maker, pushes, sender, heard)).abort_handle();
-        Ok(Link { sessions, given_up, clock, timeout, task })
+        Ok(Link { sessions, given_up, clock, timeout, task: Some(task) })
+    }
+
+    /// Over a connection that somebody else looks after.
+    pub(super) async fn over(mut connection: Wire, clock: Clock, timeout: Duration) -> Result<Self> {
+        let origin_us = Arc::new(AtomicU64::new(asked_origin_us(&mut connection, &clock).await?));
+        let session = Session { connection, generation: 1, origin_us, silences: Arc::default() };
+        let (sessions, given_up) = (watch::channel(Ok(session)).1, watch::channel(0).0);
+        Ok(Link { sessions, given_up, clock, timeout, task: None })
+    }
+
+    /// Whether a connection that breaks is followed by another.
+    pub(super) fn is_kept(&self) -> bool {
+        self.task.is_some()
     }
 
     /// A connection that is ready; waits for one as long as a request may take.
@@ -149,7 +162,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.task.abort();
+        self.task.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -173,17 +186,20 @@ impl Maker {
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout))
             .set_push_sender(pushed);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = connection
-            .map_err(|error| without_password(explained(error), self.client.get_connection_info()))?;
-        let (seconds, micros): (u64, u64) =
-            cmd("TIME").query_async(&mut connection).await.map_err(explained)?;
-        let server_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        let origin_us = Arc::new(AtomicU64::new(origin_us(server_us, self.clock.now())));
+        let client = self.address.client()?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection.map_err(|error| self.address.explained(error))?;
+        let origin_us = Arc::new(AtomicU64::new(asked_origin_us(&mut connection, &self.clock).await?));
         connection.subscribe(&self.channel).await.map_err(explained)?;
-        let session = Session { connection, generation, origin_us, silences: Arc::default() };
+        let session =
+            Session { connection: Wire::Own(connection), generation, origin_us, silences: Arc::default() };
         Ok((session, pushes))
     }
+}
+
+async fn asked_origin_us(connection: &mut impl ConnectionLike, clock: &Clock) -> Result<u64> {
+    let (seconds, micros): (u64, u64) = cmd("TIME").query_async(connection).await.map_err(explained)?;
+    Ok(origin_us(seconds.saturating_mul(1_000_000).saturating_add(micros), clock.now()))
 }
 
 /// Of the moments between question and answer, by the latest: then `not_after` errs on the short side, and what is refused

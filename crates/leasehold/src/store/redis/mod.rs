@@ -9,10 +9,15 @@ mod bare;
 mod choose;
 mod doctor;
 mod keys;
+mod left;
 mod link;
+mod manners;
 mod reply;
 mod script;
+mod settings;
+mod tls;
 mod together;
+mod wire;
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -26,7 +31,8 @@ use redis::{Cmd, PushInfo, PushKind, RedisError, cmd};
 use super::bells::Bells;
 use super::{Capabilities, Store};
 use crate::claim::{
-    Acquired, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket, Wait,
+    Acquired, Adopted, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket,
+    Wait,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -36,25 +42,29 @@ use crate::password::Password;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
+use address::Address;
 pub use bare::Bare;
-use choose::Scripts;
 pub use choose::open;
 pub(crate) use choose::open_with;
 pub(crate) use doctor::examine;
 use keys::Keys;
+use left::{Left, Present};
 use link::{Link, Session, explained, is_passing};
+use manners::Manners;
 use reply::{Reply, fence_read, fence_text, share_text, text};
 use script::Script;
+use settings::{Settings, settings};
 use together::{Request, Terms, Together};
-
-/// How long a request may take.
-const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a clock may be off by between two looks at it.
 const SLACK: Duration = Duration::from_millis(50);
 
 /// Before what failed for a passing reason is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two looks of one whom nobody tells anything: less often, the longer it waits.
+const POLL_MIN: Duration = Duration::from_millis(5);
+const POLL_MAX: Duration = Duration::from_millis(100);
 
 /// How often a request that does not wait may come too late.
 const LATES_MAX: u32 = 3;
@@ -72,19 +82,13 @@ pub struct Redis {
     link: Arc<Link>,
     together: Together,
     keys: Arc<Keys>,
+    left: Arc<Left>,
     bells: Arc<Bells<Pushed>>,
     clock: Clock,
     settings: Settings,
+    manners: Manners,
     /// The highest fence any answer had in it: what this client asks for next is above it, also if the server forgets.
     seen: AtomicU64,
-}
-
-/// What the URL says beside where the server is.
-#[derive(Debug, Clone)]
-struct Settings {
-    prefix: String,
-    timeout: Duration,
-    scripts: Scripts,
 }
 
 /// A grant that came unasked.
@@ -95,17 +99,22 @@ struct Pushed {
 }
 
 impl Redis {
-    /// Connects to the server at this URL: `redis://HOST:PORT/DB`, `redis+unix:///PATH`, `valkey://…`.
+    /// Connects to the server at this URL: `redis://HOST:PORT/DB`, `rediss://…` (TLS), `redis+unix:///PATH`, `valkey://…`,
+    /// `valkeys://…`.
     ///
     /// | parameter | default | meaning |
     /// |---|---|---|
     /// | `prefix` | `lock:` | what stands before a name in its key |
     /// | `timeout` | `1000` | how long a request may take, in ms |
+    /// | `yield_every` | never | after how many releases of a name other libraries get their chance |
+    /// | `ca` | what this machine trusts | with TLS: a file of the authorities that may have signed the server's certificate |
+    /// | `cert`, `key` | none | with TLS: files of the certificate and the key that this client shows |
     ///
     /// This store is one of scripts; [`open`] is for servers that may forbid them.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where the server does not answer; [`Error::Refused`] where it does not let us in;
+    /// [`Error::Unreachable`] where the server does not answer; [`Error::Untrusted`] where it does not prove, by TLS, who it
+    /// is; [`Error::Refused`] where it does not let us in;
     /// [`Error::Invalid`] for a URL that makes no sense.
     ///
     /// # Cancel safety
@@ -118,25 +127,44 @@ impl Redis {
     pub(crate) async fn open_with(url: &str, password: Option<&Password>) -> Result<Self> {
         let (url, settings) = settings(url)?;
         settings.scripts.allow_for(true)?;
-        let info = address::parsed(&url, password)?;
+        let address = Address::new(&url, password, &settings.files)?;
         let clock = Clock::system()?;
         let bells: Arc<Bells<Pushed>> = Arc::default();
-        let heard = bells.clone();
+        let (left, unwanted) = Left::new();
+        let heard = (bells.clone(), left.clone());
         // As unguessable as a token: whoever knows it could send us looking, no more.
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
-        let listener = Arc::new(move |push: PushInfo| hear(&heard, &push));
-        let link = Link::open(info, channel.clone(), listener, clock.clone(), settings.timeout).await?;
-        let (link, keys) = (Arc::new(link), Arc::new(Keys::new(&settings.prefix)));
+        let listener = Arc::new(move |push: PushInfo| hear(&heard.0, &heard.1, &push));
+        let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        let link = Arc::new(link);
+        if let Some(warning) = doctor::eviction(&link).await {
+            tracing::warn!("{warning}");
+        }
+        let redis = Redis::over(link, left, bells, clock, settings, channel);
+        left::give_back(&redis.link, redis.keys.clone(), unwanted);
+        Ok(redis)
+    }
+
+    fn over(
+        link: Arc<Link>,
+        left: Arc<Left>,
+        bells: Arc<Bells<Pushed>>,
+        clock: Clock,
+        settings: Settings,
+        channel: String,
+    ) -> Self {
+        let keys = Arc::new(Keys::new(&settings.prefix));
         let together = Together::new(link.clone(), keys.clone(), channel);
-        Ok(Redis { link, together, keys, bells, clock, settings, seen: AtomicU64::new(0) })
+        let manners = Manners::new(settings.yield_every);
+        Redis { link, together, keys, left, bells, clock, settings, manners, seen: AtomicU64::new(0) }
     }
 
     /// What somebody should know before it is opened.
     pub(crate) fn warning(url: &str, password: Option<&Password>) -> Option<&'static str> {
-        let (url, _) = settings(url).ok()?;
-        let info = address::parsed(&url, password).ok()?;
-        address::is_exposed(&info).then_some(address::EXPOSED)
+        let (url, settings) = settings(url).ok()?;
+        let address = Address::new(&url, password, &settings.files).ok()?;
+        address::is_exposed(&address.info).then_some(address::EXPOSED)
     }
 
     async fn ask(&self, script: &Script, names: &Names, args: &[&str]) -> Result<Reply> {
@@ -161,8 +189,7 @@ impl Redis {
     async fn try_acquire(&self, session: &Session, claim: &Claim, waits: bool) -> Result<Reply, RedisError> {
         let Claim { ticket, ttl, .. } = claim;
         let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
-        // Longer than the time between two looks, with room for one that is not answered.
-        let show = ttl.as_duration().max(ttl.third() + 2 * self.settings.timeout);
+        let show = self.shows_within(*ttl);
         let (fences, share) = (claim.fences.max(1), ticket.share);
         let is_plain =
             share == Share::Exclusive && fences == 1 && !claim.detached && ticket.names.only().is_some();
@@ -182,11 +209,26 @@ impl Redis {
         })
     }
 
+    /// Longer than the time between two looks, with room for one that is not answered.
+    fn shows_within(&self, ttl: Ttl) -> Duration {
+        ttl.as_duration().max(ttl.third() + 2 * self.settings.timeout)
+    }
+
+    /// Whether grants are pushed to it: only a connection of our own is listened on.
+    fn is_told(&self) -> bool {
+        self.link.is_kept()
+    }
+
+    /// Whether one in line may still hope for an answer: a connection that is not ours may be gone for good.
+    fn comes_back(&self, queued: Queued, ttl: Ttl) -> bool {
+        self.link.is_kept() || self.clock.now() < queued.sent.plus(self.shows_within(ttl))
+    }
+
     /// Until it is taken, or busy is the answer.
     async fn take_or_wait(&self, claim: &Claim, queued: &mut Option<Queued>) -> Result<Acquired> {
         let Claim { ticket, ttl, wait, .. } = claim;
         let bell = self.bells.hang(&ticket.token);
-        let mut lates = 0;
+        let (mut lates, mut poll) = (0, POLL_MIN);
         loop {
             let waits = match wait {
                 Wait::Never => false,
@@ -213,6 +255,10 @@ impl Redis {
                         *queued = Some(Queued { sent, last });
                         let look = u64::try_from(reply.integer(2)).unwrap_or(1);
                         look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
+                        if !self.is_told() {
+                            look_again = look_again.min(self.clock.now().plus(poll));
+                            poll = (poll * 2).min(POLL_MAX);
+                        }
                     }
                     // It was under way for longer than anybody waits, or a clock was set.
                     "late" => {
@@ -229,7 +275,8 @@ impl Redis {
                 Err(error)
                     if waits
                         && (is_passing(&error)
-                            || queued.is_some() && explained(error.clone()).is_outcome_unknown()) =>
+                            || queued.is_some_and(|queued| self.comes_back(queued, *ttl))
+                                && explained(error.clone()).is_outcome_unknown()) =>
                 {
                     look_again = self.clock.now().plus(PAUSE);
                 }
@@ -364,46 +411,17 @@ struct Queued {
 }
 
 /// Who was admitted, or has to look again: `token`, then `fence` and `fences`, by lines.
-fn hear(bells: &Bells<Pushed>, push: &PushInfo) {
+fn hear(bells: &Bells<Pushed>, left: &Left, push: &PushInfo) {
     let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
     let payload = text(payload);
     let mut lines = payload.lines();
     let Some(token) = lines.next() else { return };
     let fence = lines.next().and_then(fence_read);
     let fences = lines.next().and_then(|fences| fences.parse().ok());
-    bells.ring(token, fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences }));
-}
-
-/// Takes what is ours out of the URL.
-fn settings(url: &str) -> Result<(String, Settings)> {
-    let mut settings = Settings { prefix: "lock:".to_owned(), timeout: TIMEOUT, scripts: Scripts::default() };
-    let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
-    let mut others = Vec::new();
-    for pair in query.split('&') {
-        match pair.split_once('=') {
-            Some(("prefix", prefix)) => {
-                if prefix.chars().any(|c| c.is_control() || matches!(c, '{' | '}' | '%')) {
-                    let why = "a prefix has no braces, percent signs or control characters";
-                    return Err(Error::invalid("prefix in the store URL", prefix, why));
-                }
-                settings.prefix = prefix.to_owned();
-            }
-            Some(("timeout", ms)) => match ms.parse() {
-                Ok(ms @ 1..=60_000) => settings.timeout = Duration::from_millis(ms),
-                _ => {
-                    return Err(Error::invalid(
-                        "timeout in the store URL",
-                        ms,
-                        "write milliseconds, 1 to 60000",
-                    ));
-                }
-            },
-            Some(("scripts", word)) => settings.scripts = Scripts::parse(word)?,
-            _ => others.push(pair),
-        }
+    let grant = fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences });
+    if !bells.ring(token, grant) && grant.is_some() {
+        left.unwanted(token);
     }
-    let url = if others.is_empty() { place.to_owned() } else { format!("{place}?{}", others.join("&")) };
-    Ok((url, settings))
 }
 
 fn too_late(timeout: Duration) -> Error {
@@ -437,8 +455,18 @@ fn escaped(text: &str) -> String {
 impl Store for Redis {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         let mut queued = None;
+        let present = Present::new(self, claim);
         let answer = self.take_or_wait(claim, &mut queued).await;
-        let Err(Error::Refused { store, why }) = answer else { return answer };
+        if matches!(answer, Ok(Acquired::Granted(_))) {
+            present.granted();
+        }
+        let (store, why) = match answer {
+            Err(Error::Refused { store, why }) => (store, why),
+            Err(Error::Untrusted { store, why }) if queued.is_some() => {
+                return Err(Error::Unreachable { store, why });
+            }
+            answer => return answer,
+        };
         // It may have been refused in the middle of a script, or with a place in line from before.
         match self.release(&claim.ticket).await {
             // That place is still to be given up.
@@ -454,9 +482,11 @@ impl Store for Redis {
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
         let mut released = Released::NotHeld;
+        let moment = self.manners.moment(&ticket.names);
         loop {
             let session = self.link.session().await?;
-            let answer = self.together.ask(&session, &ticket.names, &ticket.token, Request::Release).await;
+            let request = Request::Release { moment };
+            let answer = self.together.ask(&session, &ticket.names, &ticket.token, request).await;
             let reply = Reply::new(answer.map_err(explained)?)?;
             match reply.word().as_str() {
                 _ if reply.is_yes() => return Ok(Released::Released),
@@ -521,6 +551,10 @@ impl Store for Redis {
         }
     }
 
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        self.ask(&script::ADOPT, &name.clone().into(), &[&ttl.as_ms().to_string()]).await?.adopted()
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             fenced: true,
@@ -530,7 +564,7 @@ impl Store for Redis {
             permits: true,
             several_names: true,
             conversions: true,
-            pushed: true,
+            pushed: self.is_told(),
             outlives_process: true,
             late_window: self.settings.timeout + 2 * SLACK,
             ..Capabilities::none("redis")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::claim::{Busy, Holder, Permits, Share, Waiter};
+use crate::claim::{Adopted, Busy, ENDLESS, Holder, Permits, Share, Waiter};
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
@@ -74,6 +74,20 @@ impl Reply {
         busy(&self.text(1), self.integer(2), usize::try_from(self.integer(3)).unwrap_or(0))
     }
 
+    /// `adopted value | ends value left | nothing`
+    pub(super) fn adopted(&self) -> Result<Adopted> {
+        let holder = || owner(&self.text(1), false);
+        match self.word().as_str() {
+            "adopted" => Ok(Adopted::Adopted { holder: holder() }),
+            "ends" => {
+                let left_ms = u64::try_from(self.integer(2)).unwrap_or(0);
+                Ok(Adopted::Ends { holder: holder(), remaining: Duration::from_millis(left_ms) })
+            }
+            "nothing" => Ok(Adopted::NotHeld),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     /// `lost taken | lost deleted`
     pub(super) fn loss(&self) -> Loss {
         if self.text(1) == "taken" { Loss::Taken } else { Loss::Deleted }
@@ -135,7 +149,7 @@ fn owner(value: &str, is_endless: bool) -> Owner {
 
 /// One whose key does not end by itself is never free unless somebody sees to it.
 fn somebody_else(is_endless: bool) -> Owner {
-    let label = if is_endless { "another library, without an expiry" } else { "another library" };
+    let label = if is_endless { ENDLESS } else { "another library" };
     Owner::new(label).unwrap_or_else(|_| Owner::this_process())
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Script {
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
 const ONE_ACQUIRE: &str = "return acquire(names(), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6])";
-const ONE_RELEASE: &str = "return release(names(), ARGV[1])";
+const ONE_RELEASE: &str = "return release(names(), ARGV[1], ARGV[2])";
 const ONE_RENEW: &str = "return renew(names(), ARGV[1], ARGV[2], tonumber(ARGV[3]))";
 
 impl Script {
@@ -69,3 +69,6 @@ pub(super) static INSPECT: LazyLock<Script> =
 
 pub(super) static EVICT: LazyLock<Script> =
     LazyLock::new(|| Script::new("", &[include_str!("scripts/evict.lua")]));
+
+pub(super) static ADOPT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", &[include_str!("scripts/adopt.lua")]));

@@ -24,7 +24,17 @@ type Answer = Result<Value, RedisError>;
 #[derive(Debug, Clone)]
 pub(super) enum Request {
     Take(Terms),
-    Release,
+    Release {
+        /// For how long ours are to keep off then, in ms; if at all.
+        moment: Option<&'static str>,
+    },
+}
+
+impl Request {
+    /// Whether it may go with others.
+    fn goes_together(&self) -> bool {
+        !matches!(self, Request::Release { moment: Some(_) })
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -94,7 +104,7 @@ impl Together {
         let shared = &*self.shared;
         let others = shared.under_way.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay(&shared.under_way);
-        if let (Some(name), 1..) = (names.only(), others) {
+        if let (Some(name), 1.., true) = (names.only(), others, request.goes_together()) {
             let (answer, answered) = oneshot::channel();
             let asked = Asked {
                 session: session.clone(),
@@ -157,18 +167,20 @@ impl Shared {
     async fn ask_alone(&self, session: &Session, names: &Names, token: &Token, request: &Request) -> Answer {
         let script = match request {
             Request::Take(_) => &script::ACQUIRE,
-            Request::Release => &script::RELEASE,
+            Request::Release { .. } => &script::RELEASE,
         };
         let write = |to: &mut Cmd| {
             self.keys.write_all(names, to);
             to.arg(token.expose());
-            if let Request::Take(terms) = request {
-                to.arg(terms.ttl_ms)
+            match request {
+                Request::Take(terms) => to
+                    .arg(terms.ttl_ms)
                     .arg(terms.not_after)
                     .arg(terms.lowest)
                     .arg(&terms.text)
-                    .arg(&self.channel);
-            }
+                    .arg(&self.channel),
+                Request::Release { moment } => to.arg(*moment),
+            };
         };
         self.link.run(session, script, write).await
     }
@@ -201,7 +213,7 @@ impl Shared {
         let takes = || {
             asked.iter().filter_map(|asked| match &asked.request {
                 Request::Take(terms) => Some(terms),
-                Request::Release => None,
+                Request::Release { .. } => None,
             })
         };
         to.arg(takes().map(|terms| terms.not_after).min().unwrap_or(0));
@@ -212,7 +224,7 @@ impl Shared {
             to.arg(asked.token.expose());
             match &asked.request {
                 Request::Take(terms) => to.arg(terms.ttl_ms).arg(&terms.text),
-                Request::Release => to.arg(""),
+                Request::Release { .. } => to.arg(""),
             };
         }
     }

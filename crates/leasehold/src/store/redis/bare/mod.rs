@@ -21,9 +21,12 @@ use futures_util::future::join_all;
 use redis::Pipeline;
 use tokio::sync::MutexGuard;
 
+use super::address::Address;
 use super::choose::forbidden;
-use super::{BATCH_MAX, PAUSE, Settings, address, settings};
-use crate::claim::{Acquired, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait};
+use super::{BATCH_MAX, PAUSE, Settings, settings};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait,
+};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -79,9 +82,9 @@ impl Bare {
     pub(super) async fn open_with(url: &str, password: Option<&Password>) -> Result<Self> {
         let (url, settings) = settings(url)?;
         settings.scripts.allow_for(false)?;
-        let info = address::parsed(&url, password)?;
+        let address = Address::new(&url, password, &settings.files)?;
         let clock = Clock::system()?;
-        let wires = Wires::open(info, clock.clone(), settings.timeout).await?;
+        let wires = Wires::open(address, clock.clone(), settings.timeout).await?;
         let last = format!("{{{}}}:fence", settings.prefix);
         let (native, seen, turn) = (Mutex::default(), AtomicU64::new(0), tokio::sync::Mutex::default());
         let store = Bare { wires, clock, settings, last, native, seen, turn };
@@ -366,6 +369,16 @@ impl Store for Bare {
         loop {
             if let Some(evicted) = self.take_away(name).await? {
                 return Ok(evicted);
+            }
+            again.rest().await?;
+        }
+    }
+
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        let mut again = self.again();
+        loop {
+            if let Some(adopted) = self.give_end(name, ttl).await? {
+                return Ok(adopted);
             }
             again.rest().await?;
         }

@@ -7,7 +7,7 @@ use super::deal::{Deal, Held, Sight, Trouble, held, integer, is_refused};
 use super::mark::Mark;
 use super::view::{GONE, line, several, tell_first};
 use super::{Bare, unsupported};
-use crate::claim::{Busy, Claim, Evicted, Grant, Released, Renewed, Ticket};
+use crate::claim::{Adopted, Busy, Claim, Evicted, Grant, Released, Renewed, Ticket};
 use crate::clock::Deadline;
 use crate::error::Result;
 use crate::event::Loss;
@@ -303,6 +303,35 @@ impl Bare {
             deal.leave();
         }
         Ok(done.map(|_| Evicted { holders }))
+    }
+
+    /// Gives an end to a key that has none.
+    pub(super) async fn give_end(&self, name: &Name, ttl: Ttl) -> Result<Option<Adopted>, Trouble> {
+        let key = self.key(name);
+        let mut deal = Deal::begin(&self.wires).await?;
+        let sight = deal.look(&self.last, &key, false).await?;
+        let word = |word: &str| Value::BulkString(word.as_bytes().to_vec());
+        let answer = match &sight.held {
+            Held::Alone(value) if sight.left_ms >= 0 => {
+                Some(vec![word("ends"), word(value), Value::Int(sight.left_ms)])
+            }
+            Held::Alone(value) if sight.left_ms != GONE => {
+                let done = deal.close(&stretched(&key, sight.left_ms, ttl)).await?;
+                done.map(|_| vec![word("adopted"), word(value)])
+            }
+            Held::Alone(_) | Held::Nobody => Some(vec![word("nothing")]),
+            // Each of them has an end.
+            Held::Several => match several(&mut deal.call, &key).await?.as_slice() {
+                [.., member, left_ms] => {
+                    let member = reply::text(member);
+                    let value = member.split_once(':').map_or("", |(_, value)| value);
+                    Some(vec![word("ends"), word(value), left_ms.clone()])
+                }
+                _ => Some(vec![word("nothing")]),
+            },
+        };
+        deal.leave();
+        Ok(answer.map(|answer| reply::Reply::new(Value::Array(answer))?.adopted()).transpose()?)
     }
 
     /// An error where this token is one of several that share a key: what it has cannot be changed without scripts.

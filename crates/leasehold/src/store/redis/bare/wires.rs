@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, PushInfo, RedisError, Value};
+use redis::{AsyncConnectionConfig, Pipeline, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError, unbounded_channel};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::super::address::without_password;
-use super::super::link::explained;
+use super::super::address::Address;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
@@ -18,7 +17,7 @@ const WIRES_MAX: usize = 4;
 
 /// The connections of a client: made when they are needed, and kept.
 pub(super) struct Wires {
-    client: Client,
+    address: Address,
     clock: Clock,
     timeout: Duration,
     idle: Mutex<Vec<Wire>>,
@@ -45,10 +44,9 @@ pub(super) struct Call<'a> {
 
 impl Wires {
     /// Connects once, so that what is wrong is known at once.
-    pub(super) async fn open(info: ConnectionInfo, clock: Clock, timeout: Duration) -> Result<Self> {
-        let client = Client::open(info).map_err(explained)?;
+    pub(super) async fn open(address: Address, clock: Clock, timeout: Duration) -> Result<Self> {
         let seats = Semaphore::new(WIRES_MAX);
-        let wires = Wires { client, clock, timeout, idle: Mutex::default(), seats };
+        let wires = Wires { address, clock, timeout, idle: Mutex::default(), seats };
         wires.call().await?.done();
         Ok(wires)
     }
@@ -86,9 +84,8 @@ impl Wires {
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout))
             .set_push_sender(pushed);
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let connection =
-            made.map_err(|error| without_password(explained(error), self.client.get_connection_info()))?;
+        let made = self.address.client()?.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = made.map_err(|error| self.address.explained(error))?;
         Ok(Wire { connection, pushes })
     }
 }

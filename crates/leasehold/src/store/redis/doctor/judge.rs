@@ -168,6 +168,17 @@ fn persistence(info: &Said, config: Option<&Said>) -> Finding {
     }
 }
 
+/// Whether locks may be thrown away when memory is full, and what to do.
+pub(super) fn eviction(info: &Said) -> Option<String> {
+    let (limit, policy) = (number(info, "maxmemory")?, word(info, "maxmemory_policy"));
+    (limit > 0 && policy != "noeviction").then(|| {
+        format!(
+            "the redis store may throw locks away when its memory is full (`maxmemory-policy {policy}`), so that two may hold \
+             one; set `maxmemory-policy noeviction`, or use a server of its own for locks"
+        )
+    })
+}
+
 fn memory(info: &Said) -> Finding {
     let check = "memory";
     let (used, limit) = (number(info, "used_memory").unwrap_or(0), number(info, "maxmemory").unwrap_or(0));
@@ -321,7 +332,7 @@ pub(super) fn network(info: &ConnectionInfo, config: Option<&Said>) -> Finding {
         _ if is_exposed(info) => Finding::caution(
             check,
             EXPOSED,
-            "use a network that nobody else listens on: a private one, or a tunnel",
+            "use TLS (`rediss://`), or a network that nobody else listens on",
         ),
         _ if !has_password && is_open => Finding::caution(
             check,

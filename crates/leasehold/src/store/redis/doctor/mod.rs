@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, cmd};
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisError, cmd};
 
-use super::link::explained;
+use super::address::Address;
+use super::link::{Link, explained};
 use super::reply::fence_read;
-use super::{address, open_with, settings};
+use super::{open_with, settings};
 use crate::clock::Clock;
 use crate::doctor::{Finding, median, not_taken, tried};
 use crate::error::Result;
@@ -47,13 +48,12 @@ struct Facts {
 
 pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Vec<Finding>> {
     let (place, settings) = settings(url)?;
-    let info = address::parsed(&place, password)?;
+    let address = Address::new(&place, password, &settings.files)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.timeout))
         .set_response_timeout(Some(settings.timeout));
-    let client = Client::open(info.clone()).map_err(explained)?;
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-    let connection = connection.map_err(|error| address::without_password(explained(error), &info))?;
+    let connection = address.client()?.get_multiplexed_async_connection_with_config(&config).await;
+    let connection = connection.map_err(|error| address.explained(error))?;
     let mut server = Patient { connection };
     // What does not answer at all is not examined, but reported as it is everywhere else.
     server.ask::<redis::Value>(&cmd("PING")).await.or_else(|error| match error.is_io_error() {
@@ -70,13 +70,27 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
         timeout: settings.timeout,
     };
     let mut findings = judge::all(&facts);
-    findings.push(judge::network(&info, facts.config.as_ref()));
+    findings.push(judge::network(&address.info, facts.config.as_ref()));
     findings.extend(rights::all(&mut server, &settings.prefix, settings.scripts).await);
     findings.push(match open_with(url, password).await {
         Ok(store) => tried(&*store).await,
         Err(error) => not_taken(&error),
     });
     Ok(findings)
+}
+
+/// What is worth a warning before the first lock is taken: a server that may throw locks away. One who may not look is told
+/// nothing; `doctor` says more.
+pub(super) async fn eviction(link: &Link) -> Option<String> {
+    let session = link.session().await.ok()?;
+    let answer = link.command(&session, cmd("INFO").arg("memory")).await.ok()?;
+    let info = sections(&String::from_redis_value(answer).ok()?);
+    judge::eviction(&info)
+}
+
+fn sections(text: &str) -> Said {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect()
 }
 
 /// The server under examination.
@@ -91,8 +105,7 @@ impl Patient {
 
     async fn info(&mut self) -> Option<Said> {
         let text: String = self.ask(&cmd("INFO")).await.ok()?;
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        Some(lines.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect())
+        Some(sections(&text))
     }
 
     async fn configuration(&mut self) -> Option<Said> {

@@ -135,6 +135,12 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
         look = math.min(look, left)
       end
     end
+    -- Whoever is told of it watches the end of the moment in which ours keep off.
+    local off = redis.call('PTTL', yield_of(key))
+    if off >= 0 then
+      -- There to the end of its last millisecond.
+      look = math.min(look, off + 1)
+    end
   end
   last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
   return done({ 'queued', hex(last), math.max(look, 1) })

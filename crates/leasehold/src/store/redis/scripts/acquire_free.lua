@@ -20,10 +20,10 @@ if string.byte(ARGV[5]) == 112 then
       -- What is there, if anything; an error where that is no lock, or the server is too old for it.
       local value = redis.pcall('SET', key, token .. '#' .. first, 'NX', 'GET', 'PX', ARGV[2])
       if not value then
-        if redis.pcall('EXISTS', line) == 0 then
+        if redis.pcall('EXISTS', line, '{' .. key .. '}:yield') == 0 then
           return first
         end
-        -- Those who wait go first; and nothing is kept by one who may not look there.
+        -- Those who wait go first, and others have their chance; and nothing is kept by one who may not look there.
         call('DEL', key)
       elseif type(value) == 'string' and string.byte(ARGV[5], 7) == 49 and string.sub(value, 1, #token) ~= token
         and call('ZADD', line, 'NX', string.format('%.0f', number), token) == 1 then

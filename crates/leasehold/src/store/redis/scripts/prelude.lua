@@ -9,6 +9,7 @@
 --                  the main keys, if it was claimed with several.
 --   {K}:line       sorted set of tokens by arrival: who waits, in order.
 --   {K}:wait       hash of token -> entry; and `#b`, how many of them may pass others.
+--   {K}:yield      there for as long as ours keep off a free name, so that others who poll can have it (A10).
 -- Per server:
 --   LAST = KEYS[1] the highest fence given, or arrival: they are numbers of one sequence, which follows the clock. In hex.
 --
@@ -58,6 +59,10 @@ end
 
 local function wait_of(key)
   return '{' .. key .. '}:wait'
+end
+
+local function yield_of(key)
+  return '{' .. key .. '}:yield'
 end
 
 local function value_of(token, fence, n, detached, keys)
@@ -152,7 +157,7 @@ end
 local function fits(key, share, except)
   local kind = type_of(key)
   if kind == 'none' then
-    return true
+    return redis.call('EXISTS', yield_of(key)) == 0
   elseif kind == 'string' then
     return except ~= nil and redis.call('GET', key) == except
   elseif kind ~= 'zset' then
@@ -240,6 +245,17 @@ local function tell_first(key)
   local entry = text and entry_of(text)
   if entry and entry.channel ~= '' then
     tell(entry.channel, token)
+  end
+end
+
+-- Somebody has to watch the end of a moment in which nobody is admitted: the first in line that is there.
+local function tell_one(key)
+  for _, token in ipairs(redis.call('ZRANGE', line_of(key), 0, 15)) do
+    local text = redis.call('HGET', wait_of(key), token)
+    local channel = text and entry_of(text).channel
+    if channel and channel ~= '' and tell(channel, token) > 0 then
+      return
+    end
   end
 end
 

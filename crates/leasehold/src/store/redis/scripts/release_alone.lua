@@ -1,5 +1,5 @@
 -- Most releases: one name, held alone, which nobody waits for, or somebody who wants it alone.
-if #KEYS == 2 then
+if #KEYS == 2 and not ARGV[2] then
   local call, key = redis.call, KEYS[2]
   local value = redis.pcall('GET', key)
   local token = ARGV[1] .. '#'

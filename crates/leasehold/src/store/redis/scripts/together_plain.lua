@@ -30,7 +30,7 @@ for i = 2, #KEYS do
       and call('EXISTS', '{' .. key .. '}:line') == 0 and call('DEL', key) == 1 then
       reply = 1
     end
-  elseif fence and string.byte(ARGV[at + 2]) == 112 and call('EXISTS', key, '{' .. key .. '}:line') == 0 then
+  elseif fence and string.byte(ARGV[at + 2]) == 112 and call('EXISTS', key, '{' .. key .. '}:line', '{' .. key .. '}:yield') == 0 then
     local first = string.format('%x', fence)
     if call('SET', key, token .. '#' .. first, 'PX', ttl).ok then
       reply, fence = first, fence + 1

@@ -1,0 +1,65 @@
+//! Who signs certificates, for servers that speak TLS and for their clients.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+
+use crate::error::Result;
+use crate::server::{Home, Tls};
+
+/// An authority that nobody trusts unless told to. Its files are gone when it is dropped.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    home: Home,
+}
+
+impl Authority {
+    /// A new one.
+    pub fn new() -> Result<Self> {
+        let (key, home) = (KeyPair::generate()?, Home::new()?);
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "an authority of the laboratory");
+        fs::write(home.0.join("ca.pem"), params.self_signed(&key)?.pem())?;
+        Ok(Authority { issuer: Issuer::new(params, key), home })
+    }
+
+    /// Its own certificate, in PEM.
+    pub fn file(&self) -> PathBuf {
+        self.home.0.join("ca.pem")
+    }
+
+    /// Where its files lie, and others may.
+    pub fn folder(&self) -> &Path {
+        &self.home.0
+    }
+
+    /// For a server with these names, or numbers.
+    pub fn server(&self, names: &[&str]) -> Result<Tls> {
+        self.signed("server", names, 2099)
+    }
+
+    /// The same, which was good until the end of 2020.
+    pub fn expired(&self, names: &[&str]) -> Result<Tls> {
+        self.signed("expired", names, 2020)
+    }
+
+    /// The certificate and the key of a client.
+    pub fn client(&self) -> Result<(PathBuf, PathBuf)> {
+        let Tls { certificate, key, .. } = self.signed("client", &[], 2099)?;
+        Ok((certificate, key))
+    }
+
+    fn signed(&self, file: &str, names: &[&str], last_year: i32) -> Result<Tls> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        params.not_after = date_time_ymd(last_year, 12, 31);
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let place = |end: &str| self.home.0.join(format!("{file}.{end}"));
+        fs::write(place("crt"), certificate.pem())?;
+        fs::write(place("key"), key.serialize_pem())?;
+        Ok(Tls { certificate: place("crt"), key: place("key"), authority: self.file(), asks_clients: false })
+    }
+}

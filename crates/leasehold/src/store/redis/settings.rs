@@ -1,0 +1,65 @@
+//! What a store URL says beside where the server is.
+
+use std::time::Duration;
+
+use super::choose::Scripts;
+use super::manners::Manners;
+use super::tls;
+use crate::error::{Error, Result};
+
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the URL says beside where the server is.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) prefix: String,
+    pub(super) timeout: Duration,
+    pub(super) scripts: Scripts,
+    pub(super) files: tls::Files,
+    /// After how many releases others get their chance; 0 for never.
+    pub(super) yield_every: u64,
+}
+
+/// Takes what is ours out of the URL.
+pub(super) fn settings(url: &str) -> Result<(String, Settings)> {
+    tls::refuse_fragment(url)?;
+    let mut settings = Settings {
+        prefix: "lock:".to_owned(),
+        timeout: TIMEOUT,
+        scripts: Scripts::default(),
+        files: tls::Files::default(),
+        yield_every: 0,
+    };
+    let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
+    let mut others = Vec::new();
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("prefix", prefix)) => {
+                if prefix.chars().any(|c| c.is_control() || matches!(c, '{' | '}' | '%')) {
+                    let why = "a prefix has no braces, percent signs or control characters";
+                    return Err(Error::invalid("prefix in the store URL", prefix, why));
+                }
+                settings.prefix = prefix.to_owned();
+            }
+            Some(("timeout", ms)) => match ms.parse() {
+                Ok(ms @ 1..=60_000) => settings.timeout = Duration::from_millis(ms),
+                _ => {
+                    return Err(Error::invalid(
+                        "timeout in the store URL",
+                        ms,
+                        "write milliseconds, 1 to 60000",
+                    ));
+                }
+            },
+            Some(("scripts", word)) => settings.scripts = Scripts::parse(word)?,
+            Some(("yield_every", count)) => settings.yield_every = Manners::parsed(count)?,
+            Some(("ca", file)) => settings.files.ca = Some(file.into()),
+            Some(("cert", file)) => settings.files.cert = Some(file.into()),
+            Some(("key", file)) => settings.files.key = Some(file.into()),
+            _ => others.push(pair),
+        }
+    }
+    let url = if others.is_empty() { place.to_owned() } else { format!("{place}?{}", others.join("&")) };
+    Ok((url, settings))
+}
