@@ -155,7 +155,7 @@ impl Redis {
         channel: String,
     ) -> Self {
         let keys = Arc::new(Keys::new(&settings.prefix));
-        let together = Together::new(link.clone(), keys.clone(), channel);
+        let together = Together::new(link.clone(), keys.clone(), clock.clone(), channel);
         let manners = Manners::new(settings.yield_every);
         Redis { link, together, keys, left, bells, clock, settings, manners, seen: AtomicU64::new(0) }
     }

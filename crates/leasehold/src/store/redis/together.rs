@@ -1,6 +1,9 @@
 //! Claims and releases that are under way at the same moment go to the server as one, which costs both sides much less. A
 //! request that is alone goes at once, and none waits for others to come.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, ErrorKind, RedisError, Value};
@@ -11,12 +14,20 @@ use super::keys::Keys;
 use super::link::{Link, Session, explained};
 use super::script;
 use crate::claim::Names;
+use crate::clock::Clock;
 use crate::name::Name;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 use crate::token::Token;
 
-/// The most that go as one: nobody else is served meanwhile.
-const TOGETHER_MAX: usize = 16;
+/// The most that go as one: nobody else is served meanwhile. And the least there may be.
+const TOGETHER_MAX: usize = 64;
+const TOGETHER_MIN: usize = 8;
+
+/// How many such are under way at once.
+const PARTS_MAX: usize = 2;
+
+/// For how long the next is kept back for these.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 type Answer = Result<Value, RedisError>;
 
@@ -64,6 +75,7 @@ pub(super) struct Together {
 struct Shared {
     link: Arc<Link>,
     keys: Arc<Keys>,
+    clock: Clock,
     channel: String,
     asked: Mutex<Vec<Asked>>,
     bell: Notify,
@@ -80,10 +92,11 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Together {
-    pub(super) fn new(link: Arc<Link>, keys: Arc<Keys>, channel: String) -> Self {
+    pub(super) fn new(link: Arc<Link>, keys: Arc<Keys>, clock: Clock, channel: String) -> Self {
         let shared = Arc::new(Shared {
             link,
             keys,
+            clock,
             channel,
             asked: Mutex::default(),
             bell: Notify::new(),
@@ -133,27 +146,44 @@ impl Drop for Together {
     }
 }
 
-/// Sends what has gathered, while what was sent before is still under way.
+/// Sends what has gathered, in parts: while the server is at one, this client is at the answers to another.
 async fn drive(shared: Arc<Shared>) {
     let mut sent = FuturesUnordered::new();
+    let mut gathered: VecDeque<Asked> = VecDeque::new();
+    let mut waits_until = shared.clock.now();
     loop {
         tokio::select! {
+            biased;
+            Some(()) = sent.next() => {}
             () = shared.bell.notified() => {
                 // Whoever is about to ask comes along.
                 tokio::task::yield_now().await;
-                let mut asked = std::mem::take(&mut *lock(&shared.asked));
-                asked.retain(|asked| !asked.answer.is_closed());
-                while !asked.is_empty() {
-                    let generation = asked[0].session.generation;
-                    let is_of_it = |asked: &Asked| asked.session.generation == generation;
-                    let count = asked.iter().take(TOGETHER_MAX).take_while(|asked| is_of_it(asked)).count();
-                    let rest = asked.split_off(count);
-                    sent.push(shared.send(std::mem::replace(&mut asked, rest)));
-                }
+                gathered.extend(std::mem::take(&mut *lock(&shared.asked)));
             }
-            Some(()) = sent.next() => {}
+            // What is under way for so long keeps nobody from asking.
+            () = shared.clock.sleep_until(waits_until), if !gathered.is_empty() => {
+                sent.push(shared.send(part(&mut gathered, TOGETHER_MAX)));
+            }
+        }
+        // A third of all, so that there is always one more on its way.
+        let third = usize::try_from(shared.under_way.load(Ordering::Relaxed)).unwrap_or(0).div_ceil(3);
+        while sent.len() < PARTS_MAX && !gathered.is_empty() {
+            sent.push(shared.send(part(&mut gathered, third.clamp(TOGETHER_MIN, TOGETHER_MAX))));
+            waits_until = shared.clock.now().plus(PATIENCE);
         }
     }
+}
+
+/// The first of them, as far as they go over one connection and somebody still wants to know.
+fn part(gathered: &mut VecDeque<Asked>, most: usize) -> Vec<Asked> {
+    let mut part: Vec<Asked> = Vec::new();
+    while part.len() < most
+        && let Some(next) = gathered.front()
+        && part.first().is_none_or(|first| first.session.generation == next.session.generation)
+    {
+        part.extend(gathered.pop_front().filter(|asked| !asked.answer.is_closed()));
+    }
+    part
 }
 
 impl Shared {

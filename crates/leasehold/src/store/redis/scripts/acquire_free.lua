@@ -31,16 +31,15 @@ if string.byte(ARGV[5]) == 112 then
         local show = tonumber(string.match(ARGV[5], '(%d+)\n0$'))
         local until_ = string.format('%.0f', math.floor(now / 1000) + show)
         call('HSET', wait, token, until_ .. '\n' .. ARGV[2] .. '\n1\nx\n' .. ARGV[6] .. '\n0\n' .. key)
-        if call('ZCARD', line) > 1 then
-          -- They end by themselves if everybody forgets them; mostly this is far enough off already.
-          if call('PTTL', wait) < show * 2 then
-            call('PEXPIRE', line, show * 4)
-            call('PEXPIRE', wait, show * 4)
-          end
+        -- They end by themselves if everybody forgets them; mostly that is far enough off already.
+        local ends = call('PTTL', wait)
+        if ends < show * 2 then
+          call('PEXPIRE', line, show * 4)
+          call('PEXPIRE', wait, show * 4)
+        end
+        if ends >= 0 then
           return { 'queued', first, ttl }
         end
-        call('PEXPIRE', line, show * 4)
-        call('PEXPIRE', wait, show * 4)
         -- The first in line watches the holder's end. One of another library will not tell of it.
         local left = call('PTTL', key)
         if left < 0 then
