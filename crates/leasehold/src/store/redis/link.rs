@@ -29,18 +29,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// One connection, ready for use.
-#[derive(Clone)]
 pub(super) struct Session {
     connection: Wire,
     pub(super) generation: u64,
     /// What the server's wall clock said when our clock began, in µs; or less than that, never more.
-    origin_us: Arc<AtomicU64>,
-    silences: Arc<AtomicU64>,
+    origin_us: AtomicU64,
+    silences: AtomicU64,
 }
 
 pub(super) struct Link {
     /// What is ready, or why nothing is.
-    sessions: watch::Receiver<Result<Session>>,
+    sessions: watch::Receiver<Result<Arc<Session>>>,
     /// The latest generation that is of no use any more. By number, because those who find out are many, and some late:
     /// they must not take the next one for it.
     given_up: watch::Sender<u64>,
@@ -70,7 +69,7 @@ impl Link {
     ) -> Result<Self> {
         let maker = Maker { address, channel, listener, clock: clock.clone(), timeout };
         let (first, pushes) = maker.make(1).await?;
-        let (sender, sessions) = watch::channel(Ok(first));
+        let (sender, sessions) = watch::channel(Ok(Arc::new(first)));
         let (given_up, heard) = watch::channel(0);
         let task = tokio::spawn(keep(maker, pushes, sender, heard)).abort_handle();
         Ok(Link { sessions, given_up, clock, timeout, task: Some(task) })
@@ -78,9 +77,9 @@ impl Link {
 
     /// Over a connection that somebody else looks after.
     pub(super) async fn over(mut connection: Wire, clock: Clock, timeout: Duration) -> Result<Self> {
-        let origin_us = Arc::new(AtomicU64::new(asked_origin_us(&mut connection, &clock).await?));
-        let session = Session { connection, generation: 1, origin_us, silences: Arc::default() };
-        let (sessions, given_up) = (watch::channel(Ok(session)).1, watch::channel(0).0);
+        let origin_us = AtomicU64::new(asked_origin_us(&mut connection, &clock).await?);
+        let session = Session { connection, generation: 1, origin_us, silences: AtomicU64::new(0) };
+        let (sessions, given_up) = (watch::channel(Ok(Arc::new(session))).1, watch::channel(0).0);
         Ok(Link { sessions, given_up, clock, timeout, task: None })
     }
 
@@ -90,7 +89,7 @@ impl Link {
     }
 
     /// A connection that is ready; waits for one as long as a request may take.
-    pub(super) async fn session(&self) -> Result<Session> {
+    pub(super) async fn session(&self) -> Result<Arc<Session>> {
         if let Ok(session) = &*self.sessions.borrow() {
             return Ok(session.clone());
         }
@@ -111,7 +110,7 @@ impl Link {
     pub(super) async fn newer_than(&self, generation: u64) {
         let mut sessions = self.sessions.clone();
         let is_newer =
-            |session: &Result<Session>| session.as_ref().is_ok_and(|it| it.generation > generation);
+            |session: &Result<Arc<Session>>| session.as_ref().is_ok_and(|it| it.generation > generation);
         if sessions.wait_for(is_newer).await.is_err() {
             std::future::pending().await
         }
@@ -189,10 +188,10 @@ impl Maker {
         let client = self.address.client()?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connection.map_err(|error| self.address.explained(error))?;
-        let origin_us = Arc::new(AtomicU64::new(asked_origin_us(&mut connection, &self.clock).await?));
+        let origin_us = AtomicU64::new(asked_origin_us(&mut connection, &self.clock).await?);
         connection.subscribe(&self.channel).await.map_err(explained)?;
         let session =
-            Session { connection: Wire::Own(connection), generation, origin_us, silences: Arc::default() };
+            Session { connection: Wire::Own(connection), generation, origin_us, silences: AtomicU64::new(0) };
         Ok((session, pushes))
     }
 }
@@ -212,7 +211,7 @@ fn origin_us(server_us: u64, by: Deadline) -> u64 {
 async fn keep(
     maker: Maker,
     mut pushes: UnboundedReceiver<PushInfo>,
-    sessions: watch::Sender<Result<Session>>,
+    sessions: watch::Sender<Result<Arc<Session>>>,
     mut given_up: watch::Receiver<u64>,
 ) {
     let mut generation = 1;
@@ -243,7 +242,7 @@ async fn keep(
             pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
             match maker.make(generation).await {
                 Ok((session, pushes)) => {
-                    let _ = sessions.send_replace(Ok(session));
+                    let _ = sessions.send_replace(Ok(Arc::new(session)));
                     break pushes;
                 }
                 Err(error) => {

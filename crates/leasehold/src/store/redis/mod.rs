@@ -186,7 +186,12 @@ impl Redis {
     }
 
     /// One attempt of an acquire.
-    async fn try_acquire(&self, session: &Session, claim: &Claim, waits: bool) -> Result<Reply, RedisError> {
+    async fn try_acquire(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        waits: bool,
+    ) -> Result<Reply, RedisError> {
         let Claim { ticket, ttl, .. } = claim;
         let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
         let show = self.shows_within(*ttl);

@@ -60,7 +60,7 @@ pub(super) struct Terms {
 }
 
 struct Asked {
-    session: Session,
+    session: Arc<Session>,
     name: Name,
     token: Token,
     request: Request,
@@ -109,7 +109,7 @@ impl Together {
     /// What the script of a claim or a release answers.
     pub(super) async fn ask(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         names: &Names,
         token: &Token,
         request: Request,
