@@ -295,6 +295,36 @@ async fn a_server_without_its_replicas_or_its_disk_says_so_and_the_ttl_ends_what
     assert_eq!(store.release(&first.ticket).await.unwrap(), Released::NotHeld);
 }
 
+/// Its folder is gone, so that it can save nothing, and then it takes no writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_write_its_data_down_takes_and_frees_nothing_and_says_why() {
+    for kind in Kind::ALL {
+        let server = Setup::new(kind).line("save 3600 1").start().unwrap();
+        let locks = leasehold::connect(&server.url()).await.unwrap();
+        let held = locks.mutex("held").ttl(ms(1_000)).no_renewal().lock().await.unwrap();
+        std::fs::remove_dir_all(server.folder().join("data")).unwrap();
+        server.command(&["BGSAVE"]).unwrap();
+        until("it has failed to save", || {
+            server.info("persistence").unwrap().get("rdb_last_bgsave_status").is_some_and(|it| it == "err")
+        })
+        .await;
+        for error in
+            [locks.mutex("x").try_lock().await.unwrap_err(), soon(locks.mutex("x").lock()).await.unwrap_err()]
+        {
+            let why = refusal(&error);
+            assert!(why.starts_with("MISCONF") && why.contains("see its log"), "{kind:?}: {error}");
+        }
+        // Good work is not called lost for it.
+        let error = held.release().await.unwrap_err();
+        assert!(error.is_outcome_unknown() && error.to_string().contains("MISCONF"), "{kind:?}: {error}");
+        assert_eq!(int(&server, &["EXISTS", "lock:x", "{lock:x}:line", "{lock:x}:wait"]), 0, "{kind:?}");
+        // Its TTL acts, and once the server takes writes again everything goes on.
+        until("its TTL is over", || int(&server, &["EXISTS", "lock:held"]) == 0).await;
+        assert!(server.command(&["CONFIG", "SET", "save", ""]).unwrap().is_ok());
+        soon(locks.mutex("x").lock()).await.unwrap().release().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_another_type_is_an_error_and_stays_as_it_is() {
     let (server, _proxy, store, other) = behind_a_proxy().await;
