@@ -98,7 +98,8 @@ async fn one_who_waits_asks_no_more_often_than_ten_times_a_second() {
     other.mutex("x").ttl(secs(30)).wait(secs(2)).lock().await.unwrap_err();
     let calls = server.calls().unwrap();
     let asked = calls.get("evalsha").unwrap_or(&0) + calls.get("eval").unwrap_or(&0);
-    assert!((15..=30).contains(&asked), "{asked} in 2 s: 20 at the most, and some at first");
+    // Few, on a machine that is busy with other things.
+    assert!((5..=30).contains(&asked), "{asked} in 2 s: 20 at the most, and some at first");
     lease.release().await.unwrap();
 }
 
