@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::remote::{self, Remote};
-use common::{home, ms, secs};
+use common::{home_in_memory, ms, secs};
 use futures_util::FutureExt;
 use leasehold::store::file::File;
 use leasehold::{
@@ -41,7 +41,7 @@ fn remote_worker() {
 /// A file that is not there is taken for a death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_holder_whose_file_was_removed_goes_on_holding() {
-    let home = home("swept");
+    let home = home_in_memory("swept");
     let (a, b) = (File::open(home.path()).await.unwrap(), File::open(home.path()).await.unwrap());
     let held = claim("x", secs(30), Wait::Never);
     assert!(granted(&a, &held).await);
@@ -56,7 +56,7 @@ async fn a_live_holder_whose_file_was_removed_goes_on_holding() {
 /// The whole folder was removed, and a third process comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_holder_whose_folder_was_removed_goes_on_holding() {
-    let home = home("swept_folder");
+    let home = home_in_memory("swept_folder");
     let a = File::open(home.path()).await.unwrap();
     let held = claim("x", secs(30), Wait::Never);
     assert!(granted(&a, &held).await);
@@ -71,7 +71,7 @@ async fn a_live_holder_whose_folder_was_removed_goes_on_holding() {
 async fn a_store_whose_making_was_cut_short_can_be_opened() {
     let mut bricked = Vec::new();
     for round in 0..400u64 {
-        let home = home("cut");
+        let home = home_in_memory("cut");
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "remote_worker", "--nocapture"])
             .env("LEASEHOLD_TEST_REMOTE", home.path())
@@ -103,7 +103,7 @@ fn a_busy_pool_of_threads_does_not_end_the_store() {
         .enable_all()
         .build()
         .unwrap();
-    let home = home("pool");
+    let home = home_in_memory("pool");
     runtime.block_on(async {
         let store = File::open(home.path()).await.unwrap();
         let held = claim("x", secs(30), Wait::Never);
@@ -132,7 +132,7 @@ fn a_busy_pool_of_threads_does_not_end_the_store() {
 /// More processes than are watched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_death_is_heard_of_beyond_the_most_that_are_watched() {
-    let home = home("watched");
+    let home = home_in_memory("watched");
     let waiting = Arc::new(File::open(home.path()).await.unwrap());
     let mut holders = Vec::new();
     for i in 0..258 {
@@ -162,7 +162,7 @@ async fn waiting_count(store: &dyn Store, name: &str) -> usize {
 /// Whoever opens a store buries the dead and admits the next; its own opening is then given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_admitted_by_an_opening_that_was_given_up_hears_of_it() {
-    let home = home("given_up");
+    let home = home_in_memory("given_up");
     let work = home.path().to_str().unwrap();
     let (holder, waiter) = (Remote::spawn(work).await, Remote::spawn(work).await);
     assert!(granted(&holder, &claim("x", secs(30), Wait::Never)).await);
@@ -188,7 +188,7 @@ async fn a_waiter_admitted_by_an_opening_that_was_given_up_hears_of_it() {
 /// A releaser that dies between its commit and its poke. What it leaves is what is written here by hand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_admitted_by_one_who_died_before_telling_it_hears_of_it() {
-    let home = home("untold");
+    let home = home_in_memory("untold");
     let work = home.path().to_str().unwrap();
     let (holder, waiter) = (Remote::spawn(work).await, File::open(home.path()).await.unwrap());
     assert!(granted(&holder, &claim("x", secs(30), Wait::Never)).await);
@@ -221,7 +221,7 @@ async fn a_waiter_admitted_by_one_who_died_before_telling_it_hears_of_it() {
 /// Some of the names of a claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_shown_at_some_of_its_names_changes_nothing() {
-    let home = home("some_names");
+    let home = home_in_memory("some_names");
     let memory = leasehold::store::memory::Memory::new(leasehold::Clock::system().unwrap());
     let file = File::open(home.path()).await.unwrap();
     for store in [&memory as &dyn Store, &file] {
@@ -239,7 +239,7 @@ async fn a_token_shown_at_some_of_its_names_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_opening_anew_that_its_caller_gave_up_costs_nobody_a_lease() {
     for round in 0..20 {
-        let home = home("given_up_anew");
+        let home = home_in_memory("given_up_anew");
         let (ours, theirs) = (File::open(home.path()).await.unwrap(), File::open(home.path()).await.unwrap());
         let held = claim("x", secs(30), Wait::Never);
         assert!(granted(&ours, &held).await);

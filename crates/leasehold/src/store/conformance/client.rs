@@ -25,6 +25,9 @@ cases! {
     what_the_store_cannot_do_is_refused_before_it_is_sent: BadInputClearError, always;
 }
 
+/// How long an event may take on a machine that is busy with other things.
+const EVENTS_WITHIN: Duration = Duration::from_secs(10);
+
 fn client(hand: &Hand) -> Locks {
     ok(Options::default().ttl(hand.ttl.as_duration()).owner("client").over(hand.store.clone()))
 }
@@ -85,9 +88,14 @@ async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>
     assert_eq!(lease.lost().await, Loss::Deleted);
     assert!(b.now() <= by, "told later than a renewal interval (and its retries) allow");
     assert!(matches!(lease.release().await, Err(Error::Lost { reason: Loss::Deleted, .. })));
+    // Events go out by themselves; and a second one would not be far.
+    let heard = || heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+    let by = a.after(EVENTS_WITHIN);
+    while heard().is_empty() && a.now() < by {
+        a.sleep(Duration::from_millis(1)).await;
+    }
     a.sleep(Duration::from_millis(1)).await;
-    let heard = heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-    assert_eq!(heard, [(a.name("x").into(), Loss::Deleted)], "one loss, one event");
+    assert_eq!(heard(), [(a.name("x").into(), Loss::Deleted)], "one loss, one event");
 }
 
 async fn work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t: &Trial<'_>) {
