@@ -6,24 +6,8 @@
 
 mod common;
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
+use common::page::Page;
 use common::{client, everything, failing_cleanup, paused_runtime};
-
-/// Where the log goes.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 #[test]
 fn the_log_tells_of_a_loss_and_never_shows_a_secret() {
@@ -40,7 +24,7 @@ fn the_log_tells_of_a_loss_and_never_shows_a_secret() {
         let store = failing_cleanup();
         everything(store.clone(), client(&store, "the-owner")).await;
     });
-    let log = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+    let log = page.text();
     assert!(
         log.contains("ERROR") && log.contains("lease lost") && log.contains("reason=\"deleted\""),
         "{log}"

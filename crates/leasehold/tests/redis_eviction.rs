@@ -4,24 +4,10 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+mod common;
 
+use common::page::Page;
 use leasehold_lab::{Kind, Setup};
-
-/// Where the log goes.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 #[tokio::test]
 async fn a_server_that_may_throw_locks_away_is_warned_about_once() {
@@ -29,7 +15,7 @@ async fn a_server_that_may_throw_locks_away_is_warned_about_once() {
     let writer = page.clone();
     tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
     let warnings = || {
-        let said = String::from_utf8(std::mem::take(&mut *page.0.lock().unwrap())).unwrap();
+        let said = page.taken();
         said.lines().filter(|line| line.contains("WARN") && line.contains("throw locks away")).count()
     };
     const LIMIT: u64 = 100 << 20;

@@ -4,41 +4,14 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
-use std::fmt::Debug;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+mod common;
 
+use common::page::Page;
 use leasehold::store::redis::Redis;
 use leasehold::{Options, Password};
 use leasehold_lab::{Kind, Setup};
 
 const CANARY: &str = "c4nary-In-The-Mine";
-
-/// All that was said.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Page {
-    /// Notes what would be printed, as it is and in full.
-    fn note(&self, value: &impl Debug) {
-        let text = format!("{value:?}\n{value:#?}\n");
-        self.0.lock().unwrap().extend(text.into_bytes());
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
 
 /// Everything a client does, and the store examined; with the connection lost in between.
 async fn used(page: &Page, server: &leasehold_lab::Server, options: Options, url: &str) {
@@ -111,7 +84,7 @@ async fn a_password_is_shown_nowhere() {
     ] {
         let error = options.clone().connect(&url).await.unwrap_err();
         page.note(&error);
-        page.0.lock().unwrap().extend(error.to_string().into_bytes());
+        page.note(&error.to_string());
         page.note(&options.examine(&url).await.unwrap_err());
         refused += 1;
     }

@@ -6,6 +6,7 @@
 pub(crate) mod cases;
 pub(crate) mod disk;
 pub(crate) mod operations;
+pub(crate) mod page;
 pub(crate) mod remote;
 pub(crate) mod stores;
 pub(crate) mod worker;
