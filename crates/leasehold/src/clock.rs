@@ -185,17 +185,18 @@ impl Clock {
         let due = {
             let mut timers = lock(timers);
             let due = timers.take_due(self.now());
-            self.set_alarm(timers.next());
+            timers.alarm = timers.next().unwrap_or(Deadline::FAR);
+            self.set_alarm(timers.alarm);
             due
         };
         due.into_iter().for_each(Waker::wake);
     }
 
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
-    fn set_alarm(&self, next: Option<Deadline>) {
-        match (&*self.0, next) {
+    fn set_alarm(&self, at: Deadline) {
+        match &*self.0 {
             #[cfg(all(target_os = "linux", not(shuttle)))]
-            (Kind::Boottime(boottime), Some(deadline)) => boottime.set_alarm(deadline),
+            Kind::Boottime(boottime) if at != Deadline::FAR => boottime.set_alarm(at),
             _ => {}
         }
     }
@@ -238,10 +239,10 @@ impl Future for Sleep {
                 if clock.now() >= *deadline {
                     return Poll::Ready(());
                 }
-                let first = timers.next();
                 _old = timers.set(*deadline, id, cx.waker());
-                if timers.next() != first {
-                    clock.set_alarm(Some(*deadline));
+                if *deadline < timers.alarm {
+                    timers.alarm = *deadline;
+                    clock.set_alarm(*deadline);
                 }
                 Poll::Pending
             }
@@ -269,10 +270,18 @@ impl fmt::Debug for Sleep {
 }
 
 /// Who is to be woken when.
-#[derive(Default)]
 struct Timers {
     wakers: BTreeMap<(Deadline, u64), Waker>,
     ids: u64,
+    /// What the alarm is set to: as early as the first of them, or earlier, for one who sleeps no more. Most sleeps are given
+    /// up long before their end, so that the next finds the alarm set early enough.
+    alarm: Deadline,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Timers { wakers: BTreeMap::new(), ids: 0, alarm: Deadline::FAR }
+    }
 }
 
 impl Timers {

@@ -233,12 +233,16 @@ impl Desk {
         due.minus(Duration::from_nanos(due.since(self.since).as_nanos() as u64 % step))
     }
 
-    /// When to wake next, as promised to those who put things in.
+    /// When to wake next, as promised to those who put things in. A promise for a lease that is gone by now is kept all the
+    /// same: to wake up once for nothing is cheaper than to be called for each of the leases that come and go till then.
     fn wakes_at(&self) -> Deadline {
         let mut book = lock(&self.book);
         let lease = book.due.first_key_value().map(|((when, _), _)| *when);
         let room = book.rooms.first_key_value().map(|((when, _), _)| *when);
-        book.wakes_at = lease.into_iter().chain(room).min().unwrap_or(Deadline::FAR);
+        let next = lease.into_iter().chain(room).min().unwrap_or(Deadline::FAR);
+        if next < book.wakes_at || book.wakes_at <= self.clock.now() {
+            book.wakes_at = next;
+        }
         book.wakes_at
     }
 }
