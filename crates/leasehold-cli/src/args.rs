@@ -99,6 +99,12 @@ pub(crate) enum Command {
     Extend(Extend),
     /// Let go of a lock taken with `lock`
     Unlock(Unlock),
+    /// Count down a latch, or wait until all have
+    ///
+    /// A latch is closed until COUNT have counted down, and open from then on: workers tell that they are ready, or done, and
+    /// whoever needs all of them waits. It is forgotten a day after somebody counted down last.
+    #[command(subcommand)]
+    Latch(Latch),
     /// See whether the store is fit for locks, and what to do where it is not
     ///
     /// One line for each thing that was looked at: good, caution or bad, what was seen, and what to do about it. Nothing is
@@ -148,6 +154,47 @@ pub(crate) struct Adopt {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Latch {
+    /// Count down by one, and say how many are missing
+    Down {
+        #[command(flatten)]
+        of: LatchOf,
+        /// Count under this name: once, however often it is said
+        #[arg(long = "as", value_name = "ID")]
+        id: Option<String>,
+    },
+    /// Wait until it is open; exit 75 if it is not in time
+    Wait {
+        #[command(flatten)]
+        of: LatchOf,
+        /// Do not wait: fail at once if it is closed
+        #[arg(short, long, conflicts_with = "wait")]
+        nonblock: bool,
+        /// Wait at most so long (a bare number is seconds)
+        #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
+        wait: Option<Duration>,
+    },
+    /// Say how many are missing
+    Show {
+        #[command(flatten)]
+        of: LatchOf,
+    },
+    /// Close it again, and forget who has counted
+    Reset {
+        /// The name
+        name: OsString,
+    },
+}
+
+#[derive(Debug, Arguments)]
+pub(crate) struct LatchOf {
+    /// The name
+    pub(crate) name: OsString,
+    /// How many have to count down; the same for all who use it
+    pub(crate) count: u32,
 }
 
 /// How long to wait for a lock.

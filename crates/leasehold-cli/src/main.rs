@@ -20,7 +20,7 @@ use leasehold::doctor::Report;
 use leasehold::{Error, Locks, Name, Options};
 
 use args::{Args, Command, Global};
-use commands::{detached, doctor, evict, exec, look, manual};
+use commands::{detached, doctor, evict, exec, latch, look, manual};
 use config::Chosen;
 use exit::Failure;
 use voice::Voice;
@@ -84,6 +84,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
             Command::Evict(args) => evict::evict(&locks, args, output).await,
             Command::Adopt(args) => evict::adopt(&locks, args, output).await,
             Command::Lock(args) => detached::lock(&locks, args, output, voice).await,
+            Command::Latch(asked) => latch::latch(&locks, asked, output).await,
             Command::Extend(args) => detached::extend(&locks, args, output).await,
             Command::Unlock(args) => detached::unlock(&locks, args, output).await,
             Command::Run(_) | Command::Doctor | Command::Completions(_) | Command::Man(_) => Ok(0),

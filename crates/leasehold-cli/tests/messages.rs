@@ -91,7 +91,16 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     let home = Home::in_memory();
 
     page.chapter("the manual");
-    for line in ["--help", "help run", "help lock", "help evict", "help adopt", "help doctor"] {
+    for line in [
+        "--help",
+        "help run",
+        "help lock",
+        "help evict",
+        "help adopt",
+        "help latch",
+        "help latch wait",
+        "help doctor",
+    ] {
         page.run(&home, line);
     }
 
@@ -126,6 +135,10 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
         "evict x",
         "adopt x",
         "adopt x --ttl 1m",
+        "latch",
+        "latch wait x",
+        "latch down x 0",
+        "latch wait x 3 -n",
         "ls --output yaml",
         "--color sometimes ls",
         "man nowhere/at/all",

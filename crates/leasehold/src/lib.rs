@@ -21,6 +21,7 @@
 //! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
 //! - [`Locks::rwlock`] gives an [`RwLock`], which many readers hold or one writer; [`Locks::semaphore`] a [`Semaphore`], which
 //!   has so many permits. What they give is a [`Lease`] too.
+//! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -38,6 +39,7 @@ mod acquire;
 mod attempt;
 #[cfg(not(shuttle))]
 pub mod blocking;
+pub mod cells;
 mod claim;
 pub mod clock;
 mod closing;
@@ -72,6 +74,7 @@ pub use detached::Detached;
 pub use error::{Error, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;
+pub use kinds::latch::Latch;
 pub use kinds::mutex::Mutex;
 pub use kinds::rwlock::RwLock;
 pub use kinds::semaphore::Semaphore;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
+use crate::cells::store::CellStore;
 use crate::claim::{Adopted, Evicted, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::closing::Closing;
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
+use crate::kinds::latch::Latch;
 use crate::kinds::mutex::Mutex;
 use crate::kinds::rwlock::RwLock;
 use crate::kinds::semaphore::Semaphore;
@@ -88,6 +90,13 @@ impl Locks {
     /// A name or a limit that is not valid is reported when permits are asked for.
     pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
         Semaphore::new(self.client.clone(), name.into_name(), limit)
+    }
+
+    /// A gate that is closed until so many have counted down.
+    ///
+    /// A name or a count that is not valid is reported when it is used.
+    pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
+        Latch::new(self.client.clone(), name.into_name(), count)
     }
 
     /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or
@@ -226,6 +235,13 @@ impl Client {
 
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.is_closed() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Where values are kept, for this.
+    pub(crate) fn cells(&self, what: &'static str) -> Result<&dyn CellStore> {
+        let can = self.store.capabilities();
+        let why = "it keeps no values beside its locks";
+        self.store.cells().ok_or(Error::Unsupported { store: can.store, what, why })
     }
 
     /// Refuses what this store cannot do, before anything is sent.

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use common::worker::{Worker, listen, play, say};
 use common::{home, home_in_memory, ms, scaled, secs};
 use futures_util::FutureExt;
+use leasehold::cells::store::CellStore;
 use leasehold::store::file::File;
 use leasehold::{
     Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Fence, Locks, Loss,
@@ -481,6 +482,10 @@ impl Store for Noted {
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
         self.store.adopt(name, ttl).await
+    }
+
+    fn cells(&self) -> Option<&dyn CellStore> {
+        None
     }
 
     fn capabilities(&self) -> Capabilities {

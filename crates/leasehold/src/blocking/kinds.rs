@@ -269,3 +269,48 @@ fn free(
     let inner = engine.block_on(asked)??;
     Ok(inner.map(|inner| Lease { inner, engine: engine.clone() }))
 }
+
+/// A gate that is closed until so many have counted down. See [`crate::Latch`].
+#[derive(Debug, Clone)]
+pub struct Latch {
+    pub(super) inner: crate::Latch,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl Latch {
+    /// For how long it is remembered after somebody counted down last.
+    #[must_use]
+    pub fn kept_for(self, time: Duration) -> Self {
+        Latch { inner: self.inner.kept_for(time), engine: self.engine }
+    }
+
+    /// Counts down by one, and says how many are still missing. See [`crate::Latch::count_down`].
+    pub fn count_down(&self) -> Result<u32> {
+        self.engine.block_on(self.inner.count_down())?
+    }
+
+    /// The same under a name: however often, and from wherever, it counts once.
+    pub fn count_down_as(&self, id: impl AsRef<str>) -> Result<u32> {
+        self.engine.block_on(self.inner.count_down_as(id))?
+    }
+
+    /// How many are still missing; zero where it is open.
+    pub fn missing(&self) -> Result<u32> {
+        self.engine.block_on(self.inner.missing())?
+    }
+
+    /// Waits until it is open.
+    pub fn wait(&self) -> Result<()> {
+        self.engine.block_on(self.inner.wait())?
+    }
+
+    /// Waits until it is open, at most so long; says whether it is.
+    pub fn wait_for(&self, time: Duration) -> Result<bool> {
+        self.engine.block_on(self.inner.wait_for(time))?
+    }
+
+    /// Forgets who has counted. See [`crate::Latch::reset`].
+    pub fn reset(&self) -> Result<()> {
+        self.engine.block_on(self.inner.reset())?
+    }
+}

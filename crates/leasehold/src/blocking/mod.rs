@@ -29,7 +29,7 @@ use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
 
-pub use kinds::{Mutex, RwLock, Semaphore};
+pub use kinds::{Latch, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
@@ -76,6 +76,11 @@ impl Locks {
     /// So many permits, and no more. See [`crate::Locks::semaphore`].
     pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
         Semaphore { inner: self.inner.semaphore(name, limit), engine: self.engine.clone() }
+    }
+
+    /// A gate that is closed until so many have counted down. See [`crate::Locks::latch`].
+    pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
+        Latch { inner: self.inner.latch(name, count), engine: self.engine.clone() }
     }
 
     /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::{Capabilities, Store};
+use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
 };
@@ -295,6 +296,10 @@ impl Store for Faulty {
             Box::pin(async move { store.adopt(&name, ttl).await })
         })
         .await
+    }
+
+    fn cells(&self) -> Option<&dyn CellStore> {
+        self.line.inner.cells()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -12,6 +12,7 @@ mod held;
 pub mod memory;
 #[cfg(all(feature = "redis", not(shuttle)))]
 pub mod redis;
+mod watchers;
 
 use std::fmt;
 #[cfg(unix)]
@@ -21,6 +22,7 @@ use std::time::Duration;
 /// What an `impl Store` is marked with.
 pub use async_trait::async_trait;
 
+use crate::cells::store::CellStore;
 use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::error::Result;
@@ -110,6 +112,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// changes, and what has an end keeps it. `Unsupported` where there is no such lock.
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted>;
 
+    /// Where it keeps values, if it does.
+    fn cells(&self) -> Option<&dyn CellStore>;
+
     /// What this store can do.
     fn capabilities(&self) -> Capabilities;
 
@@ -144,6 +149,8 @@ pub struct Capabilities {
     pub conversions: bool,
     /// A release wakes the next waiter; it does not wait for a poll.
     pub pushed: bool,
+    /// It keeps values beside locks ([`Store::cells`]).
+    pub cells: bool,
     /// Claims outlive the process that made them.
     pub outlives_process: bool,
     /// How long after its future ended a request may still be executed.
@@ -163,6 +170,7 @@ impl Capabilities {
             several_names: false,
             conversions: false,
             pushed: false,
+            cells: false,
             outlives_process: false,
             late_window: Duration::ZERO,
         }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold::cells::store::CellStore;
 use leasehold::store::memory::Memory;
 use leasehold::{
     Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Locks, Name, Options,
@@ -295,12 +296,17 @@ impl Store for Moody {
         self.inner.adopt(name, ttl).await
     }
 
+    fn cells(&self) -> Option<&dyn CellStore> {
+        None
+    }
+
     fn capabilities(&self) -> Capabilities {
         let mut can = match self.is_plain.load(Ordering::SeqCst) {
             true => Capabilities::none("plain"),
             false => self.inner.capabilities(),
         };
         can.late_window = self.late_window;
+        can.cells = false;
         can
     }
 

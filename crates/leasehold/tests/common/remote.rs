@@ -33,9 +33,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use async_trait::async_trait;
+use leasehold::cells::store::{CellStore, Kept, Key, Written};
 use leasehold::{
-    Acquired, Adopted, Capabilities, Claim, Clock, Converted, Error, Evicted, Name, Released, Renewed,
-    Result, Share, Status, Store, Ticket, Ttl,
+    Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Name, Released,
+    Renewed, Result, Share, Status, Store, Ticket, Ttl,
 };
 use tokio::sync::oneshot;
 use wire::Wire;
@@ -194,6 +195,10 @@ impl Store for Remote {
         Err(Error::Unsupported { store, what: "adopt", why: "nobody asked for it over there yet" })
     }
 
+    fn cells(&self) -> Option<&dyn CellStore> {
+        self.0.capabilities.cells.then_some(self)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities.clone()
     }
@@ -205,6 +210,27 @@ impl Store for Remote {
 
     fn lifeline(&self) -> Result<Option<OwnedFd>> {
         Ok(None)
+    }
+}
+
+#[async_trait]
+impl CellStore for Remote {
+    async fn read(&self, key: &Key) -> Result<Option<Kept>> {
+        self.0.ask(("read", key.clone())).await?
+    }
+
+    async fn write(&self, key: &Key, write: &leasehold::cells::store::Write) -> Result<Written> {
+        self.0.ask(("write", (key.clone(), write.clone()))).await?
+    }
+
+    async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
+        self.0.ask(("add", (key.clone(), (by, ttl)))).await?
+    }
+
+    async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
+        let changed: Result<bool> =
+            self.0.ask(("changed", (key.clone(), (from.map(<[u8]>::to_vec), until)))).await?;
+        changed.map(drop)
     }
 }
 
@@ -294,6 +320,20 @@ async fn answer(store: Arc<dyn Store>, id: u64, call: Vec<u8>) -> Vec<u8> {
         "inspect" => frame(id, &store.inspect(&Wire::take(from)).await),
         "list" => frame(id, &store.list(&String::take(from), Wire::take(from)).await),
         "evict" => frame(id, &store.evict(&Wire::take(from)).await),
+        call => answer_of_cells(store.cells().unwrap(), id, call, from).await,
+    }
+}
+
+async fn answer_of_cells(cells: &dyn CellStore, id: u64, call: &str, from: &mut &[u8]) -> Vec<u8> {
+    let key = Key::take(from);
+    match call {
+        "read" => frame(id, &cells.read(&key).await),
+        "write" => frame(id, &cells.write(&key, &Wire::take(from)).await),
+        "add" => frame(id, &cells.add(&key, Wire::take(from), Wire::take(from)).await),
+        "changed" => {
+            let (known, until): (Option<Vec<u8>>, Deadline) = Wire::take(from);
+            frame(id, &cells.changed(&key, known.as_deref(), until).await.map(|()| true))
+        }
         other => panic!("{other} is no call"),
     }
 }

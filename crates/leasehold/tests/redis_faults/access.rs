@@ -117,6 +117,27 @@ async fn every_operation_works_with_the_least_rights() {
     }
 }
 
+/// Values are under other keys than locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_latch_needs_its_own_keys_and_no_other_right() {
+    for kind in Kind::ALL {
+        let server = start(kind, RULE);
+        let locks = leasehold::connect(&url(&server)).await.unwrap();
+        let latch = locks.latch("x", 1);
+        let refused = latch.count_down().await.unwrap_err();
+        assert!(matches!(refused, Error::Refused { .. }), "{kind:?}: {refused:?}");
+        server.command(&["ACL", "SETUSER", "locks", "~latch:*", "~{latch:*"]).unwrap();
+        let waiting = tokio::spawn({
+            let latch = latch.clone();
+            async move { latch.wait().await }
+        });
+        assert_eq!(latch.count_down().await.unwrap(), 0);
+        waiting.await.unwrap().unwrap();
+        latch.reset().await.unwrap();
+        until("nothing is left", || is_empty(&server)).await;
+    }
+}
+
 /// So that the rule stays the least; and whoever forgets one of them is told which.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_right_that_is_missing_is_named() {

@@ -38,6 +38,7 @@ macro_rules! cases {
     };
 }
 
+mod cells;
 mod claims;
 mod client;
 mod hand;
@@ -113,7 +114,7 @@ pub struct Report {
 
 /// All cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    claims::CASES.iter().chain(order::CASES).chain(shares::CASES).chain(client::CASES)
+    claims::CASES.iter().chain(order::CASES).chain(shares::CASES).chain(cells::CASES).chain(client::CASES)
 }
 
 /// Runs every case the store's capabilities allow; panics at the first that does not hold.

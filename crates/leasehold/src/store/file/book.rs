@@ -41,7 +41,9 @@ pub(super) struct News {
     pub(super) granted: Vec<(String, Grant)>,
     /// Our own waiters who have to look again.
     pub(super) looks: Vec<String>,
-    /// Other clients with such waiters.
+    /// Values that have changed and are watched by our own.
+    pub(super) changed: Vec<String>,
+    /// Other clients with such waiters and watchers.
     pub(super) pokes: BTreeSet<ClientId>,
     /// Names at which more can be admitted.
     pub(super) more: Vec<Name>,
@@ -51,6 +53,7 @@ impl News {
     pub(super) fn add(&mut self, other: News) {
         self.granted.extend(other.granted);
         self.looks.extend(other.looks);
+        self.changed.extend(other.changed);
         self.pokes.extend(other.pokes);
         self.more.extend(other.more);
     }
@@ -98,6 +101,7 @@ impl<'a> Book<'a> {
             self.sql("DELETE FROM holding WHERE NOT detached")?.execute([])?;
             self.sql("UPDATE holding SET expires = ?1 + ttl_ms * 1000000, handed = 0")?
                 .execute([time(self.now)])?;
+            self.boot_cells()?;
         } else if known.1 == set_off_by {
             return Ok(());
         } else if self.sql("SELECT 1 FROM holding UNION ALL SELECT 1 FROM waiting")?.exists([])? {
@@ -113,6 +117,7 @@ impl<'a> Book<'a> {
         for text in [
             "UPDATE holding SET client = ?1 WHERE client = ?2",
             "UPDATE waiting SET client = ?1 WHERE client = ?2",
+            "UPDATE watching SET client = ?1 WHERE client = ?2",
         ] {
             self.sql(text)?.execute([self.me.as_sql(), former.as_sql()])?;
         }
@@ -314,6 +319,7 @@ impl<'a> Book<'a> {
 
     /// Takes out all that dead clients held and waited for, and admits those behind them.
     pub(super) fn bury(&mut self, dead: &BTreeSet<ClientId>) -> Outcome<()> {
+        self.forget_watches(dead.iter().copied())?;
         let mut freed: BTreeSet<String> = BTreeSet::new();
         for client in dead {
             for text in [

@@ -13,7 +13,23 @@ use super::presence::{ClientId, Clients};
 use crate::claim::Grant;
 use crate::name::Name;
 use crate::store::bells::Bells;
+use crate::store::watchers::Watchers;
 use crate::sync::Arc;
+
+/// Those of this process who wait to be told something.
+#[derive(Debug, Default)]
+pub(super) struct Ears {
+    pub(super) bells: Bells<Grant>,
+    pub(super) watchers: Watchers,
+}
+
+impl Ears {
+    /// Everybody looks.
+    pub(super) fn ring_all(&self) {
+        self.bells.ring_all();
+        self.watchers.ring_all();
+    }
+}
 
 /// What a transaction left to do.
 #[derive(Debug)]
@@ -28,28 +44,27 @@ pub(super) enum Chore {
 pub(super) struct Messenger {
     clients: Clients,
     voice: UnixDatagram,
-    bells: Arc<Bells<Grant>>,
+    ears: Arc<Ears>,
     chores: UnboundedSender<Chore>,
 }
 
 impl Messenger {
-    pub(super) fn new(
-        clients: Clients,
-        bells: Arc<Bells<Grant>>,
-        chores: UnboundedSender<Chore>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(clients: Clients, ears: Arc<Ears>, chores: UnboundedSender<Chore>) -> io::Result<Self> {
         let voice = UnixDatagram::unbound()?;
         voice.set_nonblocking(true)?;
-        Ok(Messenger { clients, voice, bells, chores })
+        Ok(Messenger { clients, voice, ears, chores })
     }
 
     pub(super) fn tell(&self, news: News) {
-        let News { granted, looks, pokes, more } = news;
+        let News { granted, looks, changed, pokes, more } = news;
         for (token, grant) in granted {
-            self.bells.ring(&token, Some(grant));
+            self.ears.bells.ring(&token, Some(grant));
         }
         for token in looks {
-            self.bells.ring(&token, None);
+            self.ears.bells.ring(&token, None);
+        }
+        for key in changed {
+            self.ears.watchers.ring(&key);
         }
         for client in pokes {
             self.poke(client);

@@ -5,6 +5,7 @@
 //! pokes and the news of a death between processes (`messenger`, `site`). The rules are in `book`.
 
 mod book;
+mod cells;
 mod change;
 mod db;
 mod desk;
@@ -21,11 +22,9 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::bells::Bells;
 use super::{Capabilities, Store};
-use crate::claim::{
-    Acquired, Adopted, Claim, Converted, Evicted, Grant, Released, Renewed, Share, Status, Ticket,
-};
+use crate::cells::store::CellStore;
+use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::Name;
@@ -34,6 +33,7 @@ use crate::ttl::Ttl;
 use book::{Book, Step};
 use db::Fault;
 pub(crate) use doctor::examine;
+use messenger::Ears;
 use site::Site;
 
 /// More renewals than this are not made on the caller's thread.
@@ -54,7 +54,7 @@ pub struct File {
 struct Shared {
     path: PathBuf,
     clock: Clock,
-    bells: Arc<Bells<Grant>>,
+    ears: Arc<Ears>,
     site: Mutex<Arc<Site>>,
     reopening: tokio::sync::Mutex<()>,
 }
@@ -70,10 +70,10 @@ impl File {
     pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let path = directory.as_ref().to_owned();
         let clock = Clock::system()?;
-        let bells: Arc<Bells<Grant>> = Arc::default();
-        let site = Site::open(&path, None, &clock, bells.clone()).await?;
+        let ears: Arc<Ears> = Arc::default();
+        let site = Site::open(&path, None, &clock, ears.clone()).await?;
         let reopening = tokio::sync::Mutex::default();
-        Ok(File { shared: Arc::new(Shared { path, clock, bells, site: Mutex::new(site), reopening }) })
+        Ok(File { shared: Arc::new(Shared { path, clock, ears, site: Mutex::new(site), reopening }) })
     }
 
     /// Where a store is if nothing is said: `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
@@ -146,10 +146,10 @@ impl Shared {
             return Ok(());
         }
         tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
-        let site = Site::open(&self.path, Some(replaced.former()), &self.clock, self.bells.clone()).await?;
+        let site = Site::open(&self.path, Some(replaced.former()), &self.clock, self.ears.clone()).await?;
         *lock(&self.site) = site;
         // Their places in line may be gone with the old files.
-        self.bells.ring_all();
+        self.ears.ring_all();
         Ok(())
     }
 }
@@ -157,7 +157,7 @@ impl Shared {
 #[async_trait]
 impl Store for File {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let bell = self.shared.bells.hang(&claim.ticket.token);
+        let bell = self.shared.ears.bells.hang(&claim.ticket.token);
         loop {
             let asked = claim.clone();
             let (site, step) = self.ask(move |book| book.join(&asked), false).await?;
@@ -236,6 +236,10 @@ impl Store for File {
         Err(Error::Unsupported { store: "file", what: "adopt", why: "every lock of it ends by itself" })
     }
 
+    fn cells(&self) -> Option<&dyn CellStore> {
+        Some(self)
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             fenced: true,
@@ -246,6 +250,7 @@ impl Store for File {
             several_names: true,
             conversions: true,
             pushed: true,
+            cells: true,
             outlives_process: true,
             ..Capabilities::none("file")
         }

@@ -20,14 +20,12 @@ use tokio::task::AbortHandle;
 
 use super::db::{Db, Fault, left_something};
 use super::desk::{Desk, Gate, out_of_time};
-use super::messenger::{Chore, Messenger};
+use super::messenger::{Chore, Ears as Listeners, Messenger};
 use super::place::{Contents, Place, refused};
 use super::presence::{ClientId, Clients, Ears, Presence};
 use super::rows;
-use crate::claim::Grant;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::store::bells::Bells;
 use crate::sync::{Arc, Mutex, lock};
 
 /// How long a kernel may take to let go of a dead process's lock after it closed its sockets.
@@ -48,7 +46,7 @@ pub(super) struct Site {
     clock: Clock,
     clients: Clients,
     me: ClientId,
-    bells: Arc<Bells<Grant>>,
+    listeners: Arc<Listeners>,
     /// For what concerns us after a poke: it reads while others write.
     reader: Mutex<Connection>,
     watched: Mutex<HashMap<ClientId, AbortHandle>>,
@@ -78,7 +76,7 @@ struct Opened {
     is_alone: bool,
 }
 
-fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells<Grant>>) -> Result<Opened> {
+fn open(path: &Path, former: Option<&Former>, clock: &Clock, listeners: Arc<Listeners>) -> Result<Opened> {
     let (place, gate) = Place::open(path)?;
     let (place, gate) = (Arc::new(place), Gate::new(gate));
     let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
@@ -88,7 +86,7 @@ fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells<Gr
     let clients = Clients::new(place.clients().clone());
     let (presence, ears) = clients.enter()?;
     let (chores, to_do) = unbounded_channel();
-    let messenger = Messenger::new(clients.clone(), bells, chores).map_err(no_socket)?;
+    let messenger = Messenger::new(clients.clone(), listeners, chores).map_err(no_socket)?;
     // Whoever died since somebody looked last.
     let unreadable = |error: std::io::Error| refused(format!("`{}`: {error}", place.path().display()));
     let mut known: BTreeSet<ClientId> = clients.all().map_err(unreadable)?.into_iter().collect();
@@ -106,6 +104,7 @@ fn open(path: &Path, former: Option<&Former>, clock: &Clock, bells: Arc<Bells<Gr
         if !known.is_empty() {
             book.bury(&known)?;
         }
+        book.sweep_cells(is_alone)?;
         book.sweep()
     });
     let ((), news) = cleaned.map_err(explained)?;
@@ -127,11 +126,12 @@ impl Site {
         path: &Path,
         former: Option<Former>,
         clock: &Clock,
-        bells: Arc<Bells<Grant>>,
+        listeners: Arc<Listeners>,
     ) -> Result<Arc<Self>> {
-        let (path, its_clock, its_bells) = (path.to_owned(), clock.clone(), bells.clone());
+        let (path, its_clock, its_listeners) = (path.to_owned(), clock.clone(), listeners.clone());
         let opened =
-            tokio::task::spawn_blocking(move || open(&path, former.as_ref(), &its_clock, its_bells)).await;
+            tokio::task::spawn_blocking(move || open(&path, former.as_ref(), &its_clock, its_listeners))
+                .await;
         let opened = opened
             .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
         let Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do, is_alone } = opened;
@@ -147,7 +147,7 @@ impl Site {
             clock: clock.clone(),
             clients,
             me,
-            bells,
+            listeners,
             reader: Mutex::new(reader),
             watched: Mutex::default(),
             tasks: Mutex::default(),
@@ -220,7 +220,8 @@ impl Site {
         dead.iter().any(|client| left_something(&reader, *client).unwrap_or(true))
     }
 
-    /// After a poke: rings for every waiter of ours who was admitted, or has to look again.
+    /// After a poke: rings for every waiter of ours who was admitted, or has to look again, and for whoever watches a value
+    /// that has changed.
     fn hear(&self) {
         let read = || -> rusqlite::Result<Vec<rows::Told>> {
             let reader = lock(&self.reader);
@@ -230,12 +231,21 @@ impl Site {
             )?;
             select.query_map([self.me.as_sql()], rows::Told::read)?.collect()
         };
-        match read() {
-            Ok(told) => told.iter().for_each(|told| {
-                self.bells.ring(&told.token, told.grant);
-            }),
+        let changed = || -> rusqlite::Result<Vec<String>> {
+            let reader = lock(&self.reader);
+            let mut select = reader.prepare_cached("SELECT key FROM watching WHERE client = ?1 AND told")?;
+            select.query_map([self.me.as_sql()], |row| row.get(0))?.collect()
+        };
+        let Listeners { bells, watchers } = &*self.listeners;
+        match (read(), changed()) {
+            (Ok(told), Ok(changed)) => {
+                told.iter().for_each(|told| {
+                    bells.ring(&told.token, told.grant);
+                });
+                changed.iter().for_each(|key| watchers.ring(key));
+            }
             // Then everybody looks.
-            Err(_) => self.bells.ring_all(),
+            _ => self.listeners.ring_all(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! One mutex around two tables: who *holds* and who *waits*. A claim is *joined* to the line, then whoever
 //! stands first and fits is *admitted*, whoever called. Other stores do the same on a server.
 
+mod cells;
 mod state;
 
 use std::ops::{Deref, DerefMut};
@@ -12,6 +13,7 @@ use std::os::fd::OwnedFd;
 use async_trait::async_trait;
 
 use super::{Capabilities, Store};
+use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait,
 };
@@ -22,6 +24,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::ttl::Ttl;
+use cells::Cells;
 use state::State;
 
 /// A store in this process's memory. Clients over clones of one `Arc<Memory>` exclude each other.
@@ -29,12 +32,13 @@ use state::State;
 pub struct Memory {
     clock: Clock,
     state: Mutex<State>,
+    cells: Cells,
 }
 
 impl Memory {
     /// An empty store on this clock.
     pub fn new(clock: Clock) -> Self {
-        Memory { clock, state: Mutex::default() }
+        Memory { cells: Cells::new(clock.clone()), clock, state: Mutex::default() }
     }
 
     /// Raises the last fence given, as if that many grants had been made.
@@ -187,6 +191,10 @@ impl Store for Memory {
         Err(Error::Unsupported { store: "memory", what: "adopt", why: "every lock of it ends by itself" })
     }
 
+    fn cells(&self) -> Option<&dyn CellStore> {
+        Some(&self.cells)
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             fenced: true,
@@ -197,6 +205,7 @@ impl Store for Memory {
             several_names: true,
             conversions: true,
             pushed: true,
+            cells: true,
             ..Capabilities::none("memory")
         }
     }

@@ -63,7 +63,7 @@ impl Left {
 impl<'a> Present<'a> {
     pub(super) fn new(store: &'a Redis, claim: &'a Claim) -> Self {
         // One who asks again is there again.
-        lock(&store.left.gone).names.remove(&claim.ticket.token);
+        lock(&store.ears.left.gone).names.remove(&claim.ticket.token);
         Present { store, claim, is_granted: false }
     }
 
@@ -79,7 +79,7 @@ impl Drop for Present<'_> {
             return;
         }
         let (token, names) = (self.claim.ticket.token.clone(), self.claim.ticket.names.clone());
-        let mut gone = lock(&self.store.left.gone);
+        let mut gone = lock(&self.store.ears.left.gone);
         if gone.order.len() == REMEMBERED
             && let Some(oldest) = gone.order.pop_front()
         {

@@ -6,8 +6,10 @@
 
 mod address;
 mod bare;
+mod cells;
 mod choose;
 mod doctor;
+mod ears;
 mod keys;
 mod left;
 mod link;
@@ -26,10 +28,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::Value;
-use redis::{Cmd, PushInfo, PushKind, RedisError, cmd};
+use redis::{Cmd, PushInfo, RedisError, cmd};
 
-use super::bells::Bells;
 use super::{Capabilities, Store};
+use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket,
     Wait,
@@ -44,14 +46,16 @@ use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 use address::Address;
 pub use bare::Bare;
+use cells::Cells;
 pub use choose::open;
 pub(crate) use choose::open_with;
 pub(crate) use doctor::examine;
+use ears::{Ears, Pushed};
 use keys::Keys;
 use left::{Left, Present};
 use link::{Link, Session, explained, is_passing};
 use manners::Manners;
-use reply::{Reply, fence_read, fence_text, share_text, text};
+use reply::{Reply, fence_text, share_text, text};
 use script::Script;
 use settings::{Settings, settings};
 use together::{Request, Terms, Together};
@@ -82,20 +86,13 @@ pub struct Redis {
     link: Arc<Link>,
     together: Together,
     keys: Arc<Keys>,
-    left: Arc<Left>,
-    bells: Arc<Bells<Pushed>>,
+    cells: Cells,
+    ears: Ears,
     clock: Clock,
     settings: Settings,
     manners: Manners,
     /// The highest fence any answer had in it: what this client asks for next is above it, also if the server forgets.
     seen: AtomicU64,
-}
-
-/// A grant that came unasked.
-#[derive(Debug, Clone, Copy)]
-struct Pushed {
-    fence: Fence,
-    fences: u16,
 }
 
 impl Redis {
@@ -129,35 +126,29 @@ impl Redis {
         settings.scripts.allow_for(true)?;
         let address = Address::new(&url, password, &settings.files)?;
         let clock = Clock::system()?;
-        let bells: Arc<Bells<Pushed>> = Arc::default();
         let (left, unwanted) = Left::new();
-        let heard = (bells.clone(), left.clone());
+        let ears = Ears::new(left);
         // As unguessable as a token: whoever knows it could send us looking, no more.
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
-        let listener = Arc::new(move |push: PushInfo| hear(&heard.0, &heard.1, &push));
+        let heard = ears.clone();
+        let listener = Arc::new(move |push: PushInfo| heard.hear(&push));
         let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
         let link = Arc::new(link);
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
-        let redis = Redis::over(link, left, bells, clock, settings, channel);
+        let redis = Redis::over(link, ears, clock, settings, channel);
         left::give_back(&redis.link, redis.keys.clone(), unwanted);
         Ok(redis)
     }
 
-    fn over(
-        link: Arc<Link>,
-        left: Arc<Left>,
-        bells: Arc<Bells<Pushed>>,
-        clock: Clock,
-        settings: Settings,
-        channel: String,
-    ) -> Self {
+    fn over(link: Arc<Link>, ears: Ears, clock: Clock, settings: Settings, channel: String) -> Self {
         let keys = Arc::new(Keys::new(&settings.prefix));
+        let cells = Cells::new(link.clone(), clock.clone(), ears.watchers.clone(), channel.clone());
         let together = Together::new(link.clone(), keys.clone(), clock.clone(), channel);
         let manners = Manners::new(settings.yield_every);
-        Redis { link, together, keys, left, bells, clock, settings, manners, seen: AtomicU64::new(0) }
+        Redis { link, together, keys, cells, ears, clock, settings, manners, seen: AtomicU64::new(0) }
     }
 
     /// What somebody should know before it is opened.
@@ -232,7 +223,7 @@ impl Redis {
     /// Until it is taken, or busy is the answer.
     async fn take_or_wait(&self, claim: &Claim, queued: &mut Option<Queued>) -> Result<Acquired> {
         let Claim { ticket, ttl, wait, .. } = claim;
-        let bell = self.bells.hang(&ticket.token);
+        let bell = self.ears.bells.hang(&ticket.token);
         let (mut lates, mut poll) = (0, POLL_MIN);
         loop {
             let waits = match wait {
@@ -415,20 +406,6 @@ struct Queued {
     last: u64,
 }
 
-/// Who was admitted, or has to look again: `token`, then `fence` and `fences`, by lines.
-fn hear(bells: &Bells<Pushed>, left: &Left, push: &PushInfo) {
-    let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
-    let payload = text(payload);
-    let mut lines = payload.lines();
-    let Some(token) = lines.next() else { return };
-    let fence = lines.next().and_then(fence_read);
-    let fences = lines.next().and_then(|fences| fences.parse().ok());
-    let grant = fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences });
-    if !bells.ring(token, grant) && grant.is_some() {
-        left.unwanted(token);
-    }
-}
-
 fn too_late(timeout: Duration) -> Error {
     let why = format!(
         "requests take longer than {} ms to reach it, or its clock is being set; raise `timeout` in the store URL",
@@ -560,6 +537,10 @@ impl Store for Redis {
         self.ask(&script::ADOPT, &name.clone().into(), &[&ttl.as_ms().to_string()]).await?.adopted()
     }
 
+    fn cells(&self) -> Option<&dyn CellStore> {
+        Some(&self.cells)
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             fenced: true,
@@ -570,6 +551,7 @@ impl Store for Redis {
             several_names: true,
             conversions: true,
             pushed: self.is_told(),
+            cells: true,
             outlives_process: true,
             late_window: self.settings.timeout + 2 * SLACK,
             ..Capabilities::none("redis")

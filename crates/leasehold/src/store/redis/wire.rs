@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
+use super::ears::Ears;
 use super::left::Left;
 use super::link::Link;
 use super::{Redis, doctor, settings};
@@ -59,7 +60,7 @@ impl Redis {
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
-        Ok(Redis::over(Arc::new(link), Left::new().0, Arc::default(), clock, settings, String::new()))
+        Ok(Redis::over(Arc::new(link), Ears::new(Left::new().0), clock, settings, String::new()))
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use leasehold::cells::store::{Kept, Key, Kind, When, Write, Written};
 use leasehold::{
     Acquired, Busy, Capabilities, Claim, Converted, Deadline, Error, Evicted, Fence, Grant, Holder, Loss,
     Name, Names, Owner, Permits, Released, Renewed, Result, Share, Status, Ticket, Token, Ttl, Wait, Waiter,
@@ -88,6 +89,8 @@ macro_rules! crosses_as {
 
 crosses_as! {
     bool, u64, |it| u64::from(*it), |number| number == 1;
+    u8, u64, |it| u64::from(*it), |number| number.try_into().unwrap();
+    i64, u64, |it| *it as u64, |number| number as i64;
     u16, u64, |it| u64::from(*it), |number| number.try_into().unwrap();
     u32, u64, |it| u64::from(*it), |number| number.try_into().unwrap();
     usize, u64, |it| *it as u64, |number| number.try_into().unwrap();
@@ -97,6 +100,7 @@ crosses_as! {
     Fence, u64, |it| it.get(), |number| Fence::new(number).unwrap();
     Ttl, Duration, |it| it.as_duration(), |duration| Ttl::new(duration).unwrap();
     Name, String, |it| it.as_str().to_owned(), |text| Name::new(text).unwrap();
+    Key, (Kind, Name), |it| (it.kind(), it.name().clone()), |(kind, name)| Key::new(kind, name);
     Names, Vec<Name>, |it| it.as_slice().to_vec(), |names| Names::new(names).unwrap();
     Owner, String, |it| it.as_str().to_owned(), |text| Owner::new(text).unwrap();
     Token, String, |it| it.expose().to_owned(), |text| Token::parse(&text).unwrap();
@@ -116,10 +120,10 @@ crosses_as! {
     };
 }
 
-fn flags(can: &mut Capabilities) -> [&mut bool; 9] {
+fn flags(can: &mut Capabilities) -> [&mut bool; 10] {
     let Capabilities { fenced, fence_blocks, fair, shared, permits, .. } = can;
-    let Capabilities { several_names, conversions, pushed, outlives_process, .. } = can;
-    [fenced, fence_blocks, fair, shared, permits, several_names, conversions, pushed, outlives_process]
+    let Capabilities { several_names, conversions, pushed, cells, outlives_process, .. } = can;
+    [fenced, fence_blocks, fair, shared, permits, several_names, conversions, pushed, cells, outlives_process]
 }
 
 /// The text for the life of the process, each text once.
@@ -178,6 +182,9 @@ crosses! {
     enum Wait { Never {} Until { 0: a } Forever {} }
     enum Acquired { Granted { 0: a } Busy { 0: a } }
     enum Renewed { Until { 0: a } Lost { 0: a } }
+    enum Kind { Cell {} Counter {} Latch {} }
+    enum When { Always {} Absent {} Is { 0: a } }
+    enum Written { Written {} Not {} }
     enum Released { Released {} NotHeld {} }
     enum Converted { Converted { 0: a } Refused {} NotHeld {} }
     enum Loss { Expired {} Taken {} Deleted {} Unreachable {} HoldLimit {} Clock {} Closed {} Released {} }
@@ -198,4 +205,6 @@ crosses! {
     struct Status { name, holders, waiters }
     struct Holder { owner, share, fence, remaining }
     struct Waiter { owner, share }
+    struct Kept { value, remaining }
+    struct Write { when, value, ttl }
 }

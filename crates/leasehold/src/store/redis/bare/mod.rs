@@ -24,6 +24,7 @@ use tokio::sync::MutexGuard;
 use super::address::Address;
 use super::choose::forbidden;
 use super::{BATCH_MAX, PAUSE, Settings, settings};
+use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait,
 };
@@ -385,6 +386,10 @@ impl Store for Bare {
     }
 
     /// No late window: what is under way when it is withdrawn does not happen after that, since its keys were touched.
+    fn cells(&self) -> Option<&dyn CellStore> {
+        None
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             fenced: true,

@@ -1,0 +1,63 @@
+//! `latch`: count down, or wait until all have.
+
+use std::time::Duration;
+
+use leasehold::Locks;
+use serde_json::json;
+
+use crate::args::{Latch, LatchOf, Output};
+use crate::duration::short;
+use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::{name, print};
+
+pub(crate) async fn latch(locks: &Locks, asked: &Latch, output: Output) -> Result<u8, Failure> {
+    match asked {
+        Latch::Down { of, id } => {
+            let latch = locks.latch(name(&of.name)?, of.count);
+            let missing = match id {
+                Some(id) => latch.count_down_as(id).await?,
+                None => latch.count_down().await?,
+            };
+            tell(of, missing, output)?;
+        }
+        Latch::Show { of } => tell(of, locks.latch(name(&of.name)?, of.count).missing().await?, output)?,
+        Latch::Wait { of, wait, nonblock } => {
+            let latch = locks.latch(name(&of.name)?, of.count);
+            let at_most = if *nonblock { Some(Duration::ZERO) } else { *wait };
+            match at_most {
+                None => latch.wait().await?,
+                Some(time) if latch.wait_for(time).await? => {}
+                Some(time) => return Err(still_closed(of, latch.missing().await?, time)),
+            }
+            if output == Output::Json {
+                tell(of, 0, output)?;
+            }
+        }
+        Latch::Reset { name: given } => {
+            let name = name(given)?;
+            locks.latch(name.clone(), 1).reset().await?;
+            print(&match output {
+                Output::Json => format!("{}\n", json!({ "name": name.as_str(), "reset": true })),
+                Output::Text => format!("{name} is closed, and nobody has counted\n"),
+            })?;
+        }
+    }
+    Ok(0)
+}
+
+fn tell(of: &LatchOf, missing: u32, output: Output) -> Result<(), Failure> {
+    let name = name(&of.name)?;
+    let told = json!({ "name": name.as_str(), "count": of.count, "missing": missing, "open": missing == 0 });
+    print(&match (output, missing) {
+        (Output::Json, _) => format!("{told}\n"),
+        (Output::Text, 0) => format!("{name} is open\n"),
+        (Output::Text, missing) => format!("{name} is closed: {missing} of {} missing\n", of.count),
+    })
+}
+
+fn still_closed(of: &LatchOf, missing: u32, waited: Duration) -> Failure {
+    let name = of.name.to_string_lossy();
+    let waited = if waited.is_zero() { String::new() } else { format!("; waited {}", short(waited)) };
+    let message = format!("`{name}` is closed: {missing} of {} missing{waited}", of.count);
+    Failure { kind: "closed", code: NOT_ACQUIRED, message }
+}

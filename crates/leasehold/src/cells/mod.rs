@@ -1,0 +1,3 @@
+//! What needs no lock: values and numbers that are changed in one step.
+
+pub mod store;

@@ -1,0 +1,179 @@
+//! The `CellStore` trait: where values are kept that need no lock. The second trait of a store.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::clock::Deadline;
+use crate::error::Result;
+use crate::name::Name;
+use crate::ttl::Ttl;
+
+/// Where values are kept.
+///
+/// The trait is the implementor's minimum: no method has a default.
+///
+/// # Contract
+///
+/// **Atomic.** Each call looks and acts in one step; a value that is to end gets its end in the step that writes it.
+///
+/// **Time.** Ends are counted by the store's own clock, never by a client's.
+///
+/// **Errors.** As of a [`Store`](crate::Store): [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) says whether
+/// the request may have been executed.
+///
+/// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, and a repeated [`write`](CellStore::write) may find what
+/// the first one wrote. Whoever repeats has to know.
+///
+/// **Bounded.** Each call ends within the store's own operation time-out, a [`changed`](CellStore::changed) beyond its wait.
+#[async_trait]
+pub trait CellStore: Send + Sync + fmt::Debug {
+    /// What is there now.
+    async fn read(&self, key: &Key) -> Result<Option<Kept>>;
+
+    /// Writes or removes a value, on a condition.
+    async fn write(&self, key: &Key, write: &Write) -> Result<Written>;
+
+    /// Adds to a number, which is 0 where there is none, and says what it comes to. Its end is set when it is made, and stays.
+    /// Beyond what an `i64` holds, and where there is no number, it is refused and nothing changes.
+    async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64>;
+
+    /// Ends when the value is not this one any more, or may not be; and by then at the latest.
+    ///
+    /// Whoever writes through this trait is heard of at once. What other programs write is found by looking, within seconds.
+    async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()>;
+}
+
+/// Where a value is: two kinds of one name have nothing to do with each other.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    kind: Kind,
+    name: Name,
+}
+
+/// What a value is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A value that users read and write.
+    Cell,
+    /// A number that is added to.
+    Counter,
+    /// Who has counted down.
+    Latch,
+}
+
+impl Key {
+    /// The value of this kind and name.
+    pub fn new(kind: Kind, name: Name) -> Self {
+        Key { kind, name }
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+/// `cell:NAME`: how a store that keeps everything in one place tells them apart.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Cell => "cell",
+            Kind::Counter => "counter",
+            Kind::Latch => "latch",
+        };
+        write!(f, "{kind}:{}", self.name)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+/// A value, as it is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Its bytes.
+    pub value: Vec<u8>,
+    /// How long it is still there; `None` for one without an end.
+    pub remaining: Option<Duration>,
+}
+
+/// Values are the user's, and may be secret.
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("bytes", &self.value.len()).field("remaining", &self.remaining).finish()
+    }
+}
+
+/// What is to be written.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Write {
+    /// On which condition.
+    pub when: When,
+    /// What; `None` removes it.
+    pub value: Option<Vec<u8>>,
+    /// For how long; `None` for good.
+    pub ttl: Option<Ttl>,
+}
+
+/// A condition of a [`Write`].
+#[derive(Clone, PartialEq, Eq)]
+pub enum When {
+    /// In any case.
+    Always,
+    /// If there is no value.
+    Absent,
+    /// If the value is this.
+    Is(Vec<u8>),
+}
+
+impl When {
+    /// Whether it holds for what is there.
+    pub fn holds(&self, there: Option<&[u8]>) -> bool {
+        match self {
+            When::Always => true,
+            When::Absent => there.is_none(),
+            When::Is(value) => there == Some(value),
+        }
+    }
+}
+
+impl fmt::Debug for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            When::Always => "Always",
+            When::Absent => "Absent",
+            When::Is(_) => "Is(…)",
+        })
+    }
+}
+
+impl fmt::Debug for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Vec::len);
+        f.debug_struct("Write")
+            .field("when", &self.when)
+            .field("bytes", &bytes)
+            .field("ttl", &self.ttl)
+            .finish()
+    }
+}
+
+/// What came of a [`Write`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It was written, or removed.
+    Written,
+    /// The condition did not hold, and nothing changed.
+    Not,
+}

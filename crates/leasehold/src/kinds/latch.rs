@@ -1,0 +1,280 @@
+//! `Latch`: closed until so many have counted down, and open from then on.
+
+use std::fmt;
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::cells::store::{CellStore, Key, Kind, When, Write, Written};
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::locks::Client;
+use crate::name::Name;
+use crate::sync::Arc;
+use crate::token::{Owner, Token};
+use crate::ttl::Ttl;
+
+/// For how long a latch is remembered after somebody counted down last.
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
+
+/// How long two looks at a store that does not answer are apart.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// For how long counting down is tried again where it is not known whether it happened.
+const PERSISTENCE: Duration = Duration::from_secs(10);
+
+/// A gate that is closed until so many have counted down, and open from then on: workers tell that they are ready, or done, and
+/// whoever needs all of them waits.
+///
+/// Nothing of it depends on anybody's life. A waiter that dies leaves nothing behind; whoever has counted down may die at
+/// once, and has counted. One that dies before that has not: then the latch stays closed until somebody counts in its place.
+/// A worker that may be started again counts [under a name of its own](Latch::count_down_as), and counts once, however often it
+/// comes.
+///
+/// Whoever counts first says how many are needed; others have to mean the same. A latch is forgotten a day after somebody
+/// counted down last ([`kept_for`](Latch::kept_for) says otherwise): then the name is that of a new one, closed again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let locks = leasehold::connect("memory:").await?;
+/// let ready = locks.latch("shards:ready", 2);
+/// assert_eq!(ready.count_down_as("shard-1").await?, 1);
+/// assert_eq!(ready.count_down_as("shard-1").await?, 1); // it was there already
+/// assert_eq!(ready.count_down_as("shard-2").await?, 0);
+/// ready.wait().await?; // open
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a latch does nothing until it is counted down or waited for"]
+pub struct Latch {
+    client: Arc<Client>,
+    settings: Result<Settings>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    key: Key,
+    count: u32,
+    kept_for: Ttl,
+}
+
+/// Who has counted down, by lines after the count.
+struct Tally {
+    count: u32,
+    ids: Vec<String>,
+}
+
+impl Latch {
+    /// The most that a latch can be made to wait for.
+    pub const COUNT_MAX: u32 = 10_000;
+
+    pub(crate) fn new(client: Arc<Client>, name: Result<Name>, count: u32) -> Self {
+        let settings = name.and_then(|name| {
+            if !(1..=Latch::COUNT_MAX).contains(&count) {
+                let why = "a latch waits for 1 to 10,000 counts";
+                return Err(Error::invalid("count of a latch", count.to_string(), why));
+            }
+            let key = Key::new(Kind::Latch, name);
+            Ok(Settings { key, count, kept_for: Ttl::new(KEPT_FOR)? })
+        });
+        Latch { client, settings }
+    }
+
+    /// For how long it is remembered after somebody counted down last: longer than anybody waits for it.
+    pub fn kept_for(mut self, time: Duration) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            match Ttl::new(time) {
+                Ok(ttl) => settings.kept_for = ttl,
+                Err(error) => self.settings = Err(error),
+            }
+        }
+        self
+    }
+
+    /// Counts down by one, and says how many are still missing.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] where the store does not answer for 10 s: whether it has counted is not known then, and with
+    /// [a name of its own](Latch::count_down_as) it can be said again. [`Error::Invalid`] where others mean another count;
+    /// [`Error::Unsupported`] where the store keeps no values.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has counted or it has not; nothing stays behind.
+    pub async fn count_down(&self) -> Result<u32> {
+        let token = Token::fresh(&self.client.defaults.owner)?;
+        let (id, _) = token.expose().split_once('@').unwrap_or_default();
+        self.count(id).await
+    }
+
+    /// The same under a name: however often, and from wherever, it counts once.
+    ///
+    /// # Errors
+    /// As [`count_down`](Latch::count_down); [`Error::Invalid`] for a bad name (it is checked as an owner's label is).
+    ///
+    /// # Cancel safety
+    /// As [`count_down`](Latch::count_down); it can be repeated.
+    pub async fn count_down_as(&self, id: impl AsRef<str>) -> Result<u32> {
+        // One that could be taken for another's random number would not count.
+        self.count(&format!("@{}", Owner::new(id)?)).await
+    }
+
+    /// How many are still missing; zero where it is open.
+    ///
+    /// # Cancel safety
+    /// Changes nothing; can be dropped at any time.
+    pub async fn missing(&self) -> Result<u32> {
+        let settings = self.settings.clone()?;
+        let (tally, _) = self.client.in_time(settings.read(self.store()?)).await?;
+        Ok(tally.missing())
+    }
+
+    /// Waits until it is open, however long that takes, and through any outage of the store.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where others mean another count; [`Error::Refused`] where the store refuses;
+    /// [`Error::Unsupported`] where the store keeps no values; [`Error::Closed`] when the client is closed.
+    ///
+    /// # Cancel safety
+    /// Changes nothing; can be dropped at any time.
+    pub async fn wait(&self) -> Result<()> {
+        self.wait_until(Deadline::FAR).await.map(drop)
+    }
+
+    /// Waits until it is open, at most so long; says whether it is.
+    ///
+    /// # Errors
+    /// As [`wait`](Latch::wait); [`Error::Unreachable`] where the store did not answer at the end.
+    ///
+    /// # Cancel safety
+    /// Changes nothing; can be dropped at any time.
+    pub async fn wait_for(&self, time: Duration) -> Result<bool> {
+        self.wait_until(self.client.clock().now().plus(time)).await
+    }
+
+    /// Forgets who has counted: the next to count down starts a new one. Whoever waits goes on waiting, for that.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    pub async fn reset(&self) -> Result<()> {
+        let settings = self.settings.clone()?;
+        let write = Write { when: When::Always, value: None, ttl: None };
+        self.client.in_time(self.store()?.write(&settings.key, &write)).await.map(drop)
+    }
+
+    fn store(&self) -> Result<&dyn CellStore> {
+        self.client.check_open()?;
+        self.client.cells("a latch")
+    }
+
+    async fn count(&self, id: &str) -> Result<u32> {
+        let settings = self.settings.clone()?;
+        let clock = self.client.clock();
+        let give_up = clock.now().plus(PERSISTENCE);
+        loop {
+            match self.client.in_time(settings.count(self.store()?, id)).await {
+                Ok(Some(missing)) => return Ok(missing),
+                // Somebody else was quicker.
+                Ok(None) => {}
+                Err(error) if error.is_outcome_unknown() && clock.now() < give_up => {
+                    clock.sleep_until(clock.now().plus(PAUSE)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn wait_until(&self, until: Deadline) -> Result<bool> {
+        let settings = self.settings.clone()?;
+        let clock = self.client.clock();
+        loop {
+            // Listens first and looks then, or a closing in between would go unheard.
+            let mut closed = pin!(self.client.closing.rung.notified());
+            closed.as_mut().enable();
+            let store = self.store()?;
+            let looked = match self.client.in_time(settings.read(store)).await {
+                Ok((tally, _)) if tally.missing() == 0 => return Ok(true),
+                Ok(_) if clock.now() >= until => return Ok(false),
+                Ok((_, value)) => tokio::select! {
+                    biased;
+                    () = closed => Ok(()),
+                    changed = store.changed(&settings.key, value.as_deref(), until) => changed,
+                },
+                Err(error) => Err(error),
+            };
+            match looked {
+                Ok(()) => {}
+                Err(error) if error.is_outcome_unknown() && clock.now() < until => {
+                    clock.sleep_until(clock.now().plus(PAUSE).min(until)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Settings {
+    /// What is there, and as it is written.
+    async fn read(&self, store: &dyn CellStore) -> Result<(Tally, Option<Vec<u8>>)> {
+        let Some(kept) = store.read(&self.key).await? else {
+            return Ok((Tally { count: self.count, ids: Vec::new() }, None));
+        };
+        let tally = Tally::parse(&kept.value).ok_or_else(|| {
+            let why = "something else is kept under its name; remove that, or choose another name";
+            Error::invalid("latch", self.key.to_string(), why)
+        })?;
+        if tally.count != self.count {
+            let why = format!(
+                "`{}` was made for {}; all who use it have to say the same",
+                self.key.name(),
+                tally.count
+            );
+            return Err(Error::invalid("count of a latch", self.count.to_string(), why));
+        }
+        Ok((tally, Some(kept.value)))
+    }
+
+    /// How many are missing then; nothing where somebody came between.
+    async fn count(&self, store: &dyn CellStore, id: &str) -> Result<Option<u32>> {
+        let (mut tally, before) = self.read(store).await?;
+        // An answer that was lost on its way is found here, and so is one that comes again.
+        if tally.missing() == 0 || tally.ids.iter().any(|known| known == id) {
+            return Ok(Some(tally.missing()));
+        }
+        tally.ids.push(id.to_owned());
+        let when = before.map_or(When::Absent, When::Is);
+        let write = Write { when, value: Some(tally.to_string().into_bytes()), ttl: Some(self.kept_for) };
+        Ok(match store.write(&self.key, &write).await? {
+            Written::Written => Some(tally.missing()),
+            Written::Not => None,
+        })
+    }
+}
+
+impl Tally {
+    fn parse(value: &[u8]) -> Option<Self> {
+        let mut lines = std::str::from_utf8(value).ok()?.lines();
+        let count = lines.next()?.parse().ok()?;
+        Some(Tally { count, ids: lines.map(str::to_owned).collect() })
+    }
+
+    fn missing(&self) -> u32 {
+        self.count.saturating_sub(u32::try_from(self.ids.len()).unwrap_or(u32::MAX))
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.count)?;
+        self.ids.iter().try_for_each(|id| write!(f, "\n{id}"))
+    }
+}
+
+impl fmt::Debug for Latch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Latch");
+        match &self.settings {
+            Ok(settings) => out.field("name", settings.key.name()).field("count", &settings.count),
+            Err(error) => out.field("invalid", error),
+        };
+        out.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,249 @@
+//! Values: written and looked at in one step, with an end, and with those told who watch.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::Trial;
+use super::hand::ok;
+use crate::cells::store::{Key, Kind, When, Write, Written};
+use crate::error::Error;
+use crate::store::{Capabilities, Store};
+use crate::sync::Arc;
+use crate::ttl::Ttl;
+
+cases! {
+    a_value_is_what_was_written_last: AtomicOrNothing, has_cells;
+    a_condition_that_does_not_hold_changes_nothing: AtomicOrNothing, has_cells;
+    of_many_who_write_where_nothing_is_one_does: AtomicOrNothing, has_cells;
+    of_many_who_replace_the_same_value_one_does: AtomicOrNothing, has_cells;
+    a_value_ends_with_its_time_and_not_before: AtomicOrNothing, has_cells;
+    what_is_added_by_many_adds_up: AtomicOrNothing, has_cells;
+    a_number_keeps_the_end_it_was_made_with: AtomicOrNothing, has_cells;
+    a_sum_that_does_not_fit_is_refused: BadInputClearError, has_cells;
+    whoever_watches_a_value_hears_of_its_changes: AWaiterIsServed, has_cells;
+    a_watch_sees_what_changed_before_it_began: AWaiterIsServed, has_cells;
+}
+
+fn has_cells(can: &Capabilities) -> bool {
+    can.cells
+}
+
+/// One client's way to the values.
+#[derive(Clone)]
+struct Pen {
+    store: Arc<dyn Store>,
+    key: Key,
+    ttl: Duration,
+}
+
+impl Pen {
+    async fn new(t: &Trial<'_>, kind: Kind) -> Self {
+        let hand = t.hand().await;
+        Pen { key: Key::new(kind, hand.name("x")), store: hand.store, ttl: t.subject.ttl() }
+    }
+
+    fn cells(&self) -> &dyn crate::cells::store::CellStore {
+        self.store.cells().unwrap_or_else(|| panic!("it says that it keeps values"))
+    }
+
+    async fn value(&self) -> Option<Vec<u8>> {
+        ok(self.cells().read(&self.key).await).map(|kept| kept.value)
+    }
+
+    async fn write(&self, when: When, value: Option<&[u8]>) -> Written {
+        self.write_for(when, value, None).await
+    }
+
+    async fn write_for(&self, when: When, value: Option<&[u8]>, time: Option<Duration>) -> Written {
+        let ttl = time.map(|time| ok(Ttl::new(time)));
+        ok(self.cells().write(&self.key, &Write { when, value: value.map(<[u8]>::to_vec), ttl }).await)
+    }
+
+    async fn remove(&self) {
+        self.write(When::Always, None).await;
+        assert_eq!(self.value().await, None, "it is removed");
+    }
+}
+
+async fn a_value_is_what_was_written_last(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    assert_eq!(b.value().await, None);
+    let bytes: Vec<u8> = (0..=255).collect();
+    for value in [&b"one"[..], b"", &bytes, b"two\nlines"] {
+        assert_eq!(a.write(When::Always, Some(value)).await, Written::Written);
+        assert_eq!(b.value().await.as_deref(), Some(value), "byte by byte");
+    }
+    // Another kind of the same name is another value, and so is a lock.
+    let other = Pen::new(t, Kind::Latch).await;
+    assert_eq!(other.value().await, None);
+    let hand = t.hand().await;
+    let mut ticket = hand.exclusive("x");
+    hand.take(&mut ticket).await;
+    assert_eq!(b.value().await.as_deref(), Some(&b"two\nlines"[..]));
+    hand.release(&ticket).await;
+    a.remove().await;
+    assert_eq!(
+        a.write(When::Always, None).await,
+        Written::Written,
+        "there is nothing to remove, and that is fine"
+    );
+}
+
+async fn a_condition_that_does_not_hold_changes_nothing(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    assert_eq!(a.write(When::Is(b"old".to_vec()), Some(b"new")).await, Written::Not, "there is none");
+    assert_eq!(a.write(When::Is(Vec::new()), Some(b"new")).await, Written::Not, "none is not an empty one");
+    assert_eq!(a.write(When::Absent, Some(b"")).await, Written::Written);
+    assert_eq!(b.write(When::Absent, Some(b"new")).await, Written::Not, "an empty one is one");
+    assert_eq!(b.write(When::Is(Vec::new()), Some(b"old")).await, Written::Written);
+    assert_eq!(b.write(When::Is(b"OLD".to_vec()), Some(b"new")).await, Written::Not);
+    assert_eq!(b.write(When::Is(b"ol".to_vec()), None).await, Written::Not);
+    assert_eq!(a.value().await.as_deref(), Some(&b"old"[..]));
+    assert_eq!(a.write(When::Is(b"old".to_vec()), None).await, Written::Written);
+    assert_eq!(b.value().await, None);
+}
+
+async fn of_many_who_write_where_nothing_is_one_does(t: &Trial<'_>) {
+    let pens = join_all((0..8).map(|_| Pen::new(t, Kind::Cell))).await;
+    let written = join_all(pens.iter().enumerate().map(|(number, pen)| async move {
+        let value = number.to_string();
+        (value.clone(), pen.write(When::Absent, Some(value.as_bytes())).await)
+    }));
+    let written = written.await;
+    let won: Vec<_> = written.iter().filter(|(_, written)| *written == Written::Written).collect();
+    assert_eq!(won.len(), 1, "{written:?}");
+    assert_eq!(pens[0].value().await.as_deref(), Some(won[0].0.as_bytes()));
+    pens[0].remove().await;
+}
+
+async fn of_many_who_replace_the_same_value_one_does(t: &Trial<'_>) {
+    let pens = join_all((0..8).map(|_| Pen::new(t, Kind::Cell))).await;
+    pens[0].write(When::Always, Some(b"old")).await;
+    let written = join_all(pens.iter().map(|pen| pen.write(When::Is(b"old".to_vec()), Some(b"new")))).await;
+    let won = written.iter().filter(|written| **written == Written::Written).count();
+    assert_eq!(won, 1, "{written:?}");
+    pens[0].remove().await;
+}
+
+async fn a_value_ends_with_its_time_and_not_before(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let start = a.store.clock().now();
+    a.write_for(When::Always, Some(b"short"), Some(a.ttl)).await;
+    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    let left = kept.remaining.unwrap_or_else(|| panic!("it has an end"));
+    assert!(left <= a.ttl && left > a.ttl / 2, "{left:?} of {:?}", a.ttl);
+    while b.value().await.is_some() {
+        b.store.clock().sleep_until(b.store.clock().now().plus(a.ttl / 20)).await;
+    }
+    let lasted = b.store.clock().now().since(start);
+    // A store counts in its own time, in ms.
+    assert!(lasted + Duration::from_millis(2) >= a.ttl, "{lasted:?} of {:?}", a.ttl);
+    assert_eq!(b.write(When::Absent, Some(b"next")).await, Written::Written, "what has ended is not there");
+    // Written again without an end, it has none.
+    a.write_for(When::Always, Some(b"short"), Some(a.ttl)).await;
+    a.write(When::Always, Some(b"long")).await;
+    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    assert_eq!(kept.remaining, None);
+    a.remove().await;
+}
+
+async fn what_is_added_by_many_adds_up(t: &Trial<'_>) {
+    let pens = join_all((0..4).map(|_| Pen::new(t, Kind::Counter))).await;
+    let sums = join_all(pens.iter().map(|pen| async move {
+        let mut sums = Vec::new();
+        for by in [1, 10, -3, 0, 2] {
+            sums.push(ok(pen.cells().add(&pen.key, by, None).await));
+        }
+        sums
+    }));
+    assert!(sums.await.iter().flatten().all(|sum| (0..=4 * 13).contains(sum)));
+    assert_eq!(ok(pens[0].cells().add(&pens[0].key, 0, None).await), 4 * 10);
+    assert_eq!(pens[1].value().await.as_deref(), Some(&b"40"[..]), "a number is its digits");
+    pens[0].remove().await;
+}
+
+async fn a_number_keeps_the_end_it_was_made_with(t: &Trial<'_>) {
+    let pen = Pen::new(t, Kind::Counter).await;
+    let ttl = ok(Ttl::new(pen.ttl));
+    assert_eq!(ok(pen.cells().add(&pen.key, 1, Some(ttl)).await), 1);
+    let start = pen.store.clock().now();
+    let mut last = 1;
+    // Added to all the time, it ends all the same.
+    while last != 1 || pen.store.clock().now().since(start) < pen.ttl / 2 {
+        pen.store.clock().sleep_until(pen.store.clock().now().plus(pen.ttl / 20)).await;
+        let sum = ok(pen.cells().add(&pen.key, 1, Some(ttl)).await);
+        assert!(sum == last + 1 || sum == 1, "{sum} after {last}");
+        last = sum;
+        assert!(pen.store.clock().now().since(start) < pen.ttl * 3, "it never ends");
+    }
+    pen.remove().await;
+    assert_eq!(ok(pen.cells().add(&pen.key, 5, None).await), 5);
+    let kept = ok(pen.cells().read(&pen.key).await).unwrap_or_else(|| panic!("it has just been made"));
+    assert_eq!(kept.remaining, None);
+    pen.remove().await;
+}
+
+async fn a_sum_that_does_not_fit_is_refused(t: &Trial<'_>) {
+    let pen = Pen::new(t, Kind::Counter).await;
+    let refused = async |by| match pen.cells().add(&pen.key, by, None).await {
+        Err(Error::Refused { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ok(pen.cells().add(&pen.key, i64::MAX, None).await), i64::MAX);
+    assert!(refused(1).await.contains("more than"));
+    assert_eq!(ok(pen.cells().add(&pen.key, 0, None).await), i64::MAX, "nothing has changed");
+    assert_eq!(ok(pen.cells().add(&pen.key, i64::MIN, None).await), -1);
+    pen.write(When::Always, Some(b"seven")).await;
+    assert!(refused(1).await.contains("is no number"));
+    assert_eq!(pen.value().await.as_deref(), Some(&b"seven"[..]));
+    pen.remove().await;
+}
+
+async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    // Made, changed, removed; each with two who watch, one of them at the writer's own side.
+    let steps: [(Option<&[u8]>, Option<&[u8]>); 3] =
+        [(None, Some(b"one")), (Some(b"one"), Some(b"two")), (Some(b"two"), None)];
+    for (known, next) in steps {
+        let watching: Vec<_> = [a.clone(), b.clone()]
+            .into_iter()
+            .map(|pen| {
+                let known = known.map(<[u8]>::to_vec);
+                tokio::spawn(async move {
+                    // A watch may end for nothing; whoever watches looks.
+                    while pen.value().await == known {
+                        let until = pen.store.clock().now().plus(pen.ttl * 10);
+                        ok(pen.cells().changed(&pen.key, known.as_deref(), until).await);
+                        assert!(pen.store.clock().now() < until, "nobody heard of it");
+                    }
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        a.write(When::Always, next).await;
+        for watching in watching {
+            watching.await.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}
+
+async fn a_watch_sees_what_changed_before_it_began(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    a.write(When::Always, Some(b"new")).await;
+    let until = b.store.clock().now().plus(b.ttl * 10);
+    ok(b.cells().changed(&b.key, None, until).await);
+    ok(b.cells().changed(&b.key, Some(b"old"), until).await);
+    assert!(b.store.clock().now() < until, "there was nothing to wait for");
+    // And one that does not change ends when it was said to.
+    let until = b.store.clock().now().plus(b.ttl / 10);
+    ok(b.cells().changed(&b.key, Some(b"new"), until).await);
+    assert!(b.store.clock().now() >= until, "nothing has changed");
+    // What ends by itself is a change too.
+    a.write_for(When::Always, Some(b"short"), Some(a.ttl / 5)).await;
+    let until = b.store.clock().now().plus(b.ttl * 10);
+    while b.value().await.is_some() {
+        ok(b.cells().changed(&b.key, Some(b"short"), until).await);
+        assert!(b.store.clock().now() < until, "it has ended, and nobody said so");
+    }
+}
