@@ -203,8 +203,8 @@ async fn a_sum_that_does_not_fit_is_refused(t: &Trial<'_>) {
 async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
     let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
     // Made, changed, removed; each with two who watch, one of them at the writer's own side.
-    let steps: [(Option<&[u8]>, Option<&[u8]>); 3] =
-        [(None, Some(b"one")), (Some(b"one"), Some(b"two")), (Some(b"two"), None)];
+    let (one, two) = (Some(&b"one"[..]), Some(&b"two"[..]));
+    let steps = [(None, one), (one, two), (two, None)];
     for (known, next) in steps {
         let watching: Vec<_> = [a.clone(), b.clone()]
             .into_iter()

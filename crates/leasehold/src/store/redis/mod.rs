@@ -182,13 +182,14 @@ impl Redis {
         session: &Arc<Session>,
         claim: &Claim,
         waits: bool,
+        is_first: bool,
     ) -> Result<Reply, RedisError> {
         let Claim { ticket, ttl, .. } = claim;
         let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
         let show = self.shows_within(*ttl);
         let (fences, share) = (claim.fences.max(1), ticket.share);
-        let is_plain =
-            share == Share::Exclusive && fences == 1 && !claim.detached && ticket.names.only().is_some();
+        let is_alone = share == Share::Exclusive && ticket.names.only().is_some();
+        let is_plain = is_first && is_alone && fences == 1 && !claim.detached;
         let text = format!(
             "{}\n{}\n{fences}\n{}\n{}\n{}",
             if is_plain { "plain" } else { "other" },
@@ -224,7 +225,7 @@ impl Redis {
     async fn take_or_wait(&self, claim: &Claim, queued: &mut Option<Queued>) -> Result<Acquired> {
         let Claim { ticket, ttl, wait, .. } = claim;
         let bell = self.ears.bells.hang(&ticket.token);
-        let (mut lates, mut poll) = (0, POLL_MIN);
+        let (mut lates, mut poll, mut has_asked) = (0, POLL_MIN, false);
         loop {
             let waits = match wait {
                 Wait::Never => false,
@@ -239,7 +240,9 @@ impl Redis {
             };
             let sent = self.clock.now();
             let mut look_again = sent.plus(ttl.third());
-            match self.try_acquire(&session, claim, waits).await {
+            // Whoever has asked before may have a place that is kept for it.
+            let is_first = !std::mem::replace(&mut has_asked, true);
+            match self.try_acquire(&session, claim, waits, is_first).await {
                 Ok(reply) if reply.plain().is_some() => {
                     return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?));
                 }

@@ -92,11 +92,15 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
   local arrival
   for _, key in ipairs(keys) do
     if not redis.call('ZSCORE', line_of(key), token) then
-      arrival = arrival or take(1, lowest)
-      if not arrival then
-        return done({ 'limit' })
+      local place = place_kept(key, token)
+      if not place then
+        arrival = arrival or take(1, lowest)
+        if not arrival then
+          return done({ 'limit' })
+        end
+        place = integer(arrival)
       end
-      redis.call('ZADD', line_of(key), integer(arrival), token)
+      redis.call('ZADD', line_of(key), place, token)
       if barges then
         redis.call('HINCRBY', wait_of(key), '#b', 1)
       end

@@ -9,11 +9,11 @@ if string.byte(ARGV[5]) == 112 then
     local first = string.format('%x', number)
     local last = call('SET', KEYS[1], first, 'GET')
     local before = last and tonumber(last, 16) or 0
-    if before >= number then
-      -- The clock was set back, or somebody was here within this microsecond.
-      number = before + 1
+    if before >= number or number > 9007199254740991 then
+      -- The clock was set back, or somebody was here within this microsecond; or there are no more.
+      number = math.max(number, before + 1)
       first = string.format('%x', number)
-      call('SET', KEYS[1], number <= 9007199254740991 and first or last)
+      call('SET', KEYS[1], number <= 9007199254740991 and first or last or '0')
     end
     if number <= 9007199254740991 then
       local line = '{' .. key .. '}:line'

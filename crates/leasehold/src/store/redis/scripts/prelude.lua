@@ -9,6 +9,8 @@
 --                  the main keys, if it was claimed with several.
 --   {K}:line       sorted set of tokens by arrival: who waits, in order.
 --   {K}:wait       hash of token -> entry; and `#b`, how many of them may pass others.
+--   {K}:away       hash of token -> arrival, entry: who waits and was not there when its turn came. It is out of everybody's
+--                  way, and has its place again if it comes back. Gone when the last of them would have had to show itself.
 --   {K}:yield      there for as long as ours keep off a free name, so that others who poll can have it (A10).
 -- Per server:
 --   LAST = KEYS[1] the highest fence given, or arrival: they are numbers of one sequence, which follows the clock. In hex.
@@ -37,7 +39,7 @@ end
 local function take(n, lowest)
   last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
   local first = math.max(last + 1, NOW, lowest)
-  if first + n > FENCE_MAX then
+  if first > FENCE_MAX - n + 1 then
     return nil
   end
   last, last_is_new = first + n - 1, true
@@ -59,6 +61,10 @@ end
 
 local function wait_of(key)
   return '{' .. key .. '}:wait'
+end
+
+local function away_of(key)
+  return '{' .. key .. '}:away'
 end
 
 local function yield_of(key)
@@ -270,23 +276,36 @@ local function step_out(token, entry)
   end
 end
 
--- First in line at each of its names (but for those who are not there now), or free to pass; and fitting.
-local function may_enter(token, entry, skipped)
+-- Out of the way, for as long as it is not there: whoever stands behind a thousand dead is not to wait for each of them at
+-- every hand-over.
+local function step_aside(token, entry, text)
+  local arrivals = {}
+  for i, key in ipairs(entry.keys) do
+    arrivals[i] = redis.call('ZSCORE', line_of(key), token)
+  end
+  step_out(token, entry)
+  for i, key in ipairs(entry.keys) do
+    if arrivals[i] then
+      redis.call('HSET', away_of(key), token, arrivals[i] .. '\n' .. text)
+      stretch(away_of(key), entry.shows_until - NOW_MS)
+    end
+  end
+end
+
+-- The place it had before it stepped aside, if it did.
+local function place_kept(key, token)
+  local kept = redis.call('HGET', away_of(key), token)
+  if kept then
+    redis.call('HDEL', away_of(key), token)
+    return string.match(kept, '^[^\n]*')
+  end
+end
+
+-- First in line at each of its names, or free to pass; and fitting.
+local function may_enter(token, entry)
   local _, _, _, barges = share_of(entry.share)
   for _, key in ipairs(entry.keys) do
-    if not barges then
-      local ahead = 0
-      while true do
-        local at = redis.call('ZRANGE', line_of(key), ahead, ahead)[1]
-        if at == token then
-          break
-        elseif not at or not skipped[at] then
-          return false
-        end
-        ahead = ahead + 1
-      end
-    end
-    if not fits(key, entry.share) then
+    if not barges and first_in(key) ~= token or not fits(key, entry.share) then
       return false
     end
   end
@@ -296,7 +315,7 @@ end
 -- Serves the lines at these keys, and at every key this frees in turn: whoever called. `caller` is there in any case. Says
 -- whether somebody may have been left because there were too many.
 local function admit(keys, caller)
-  local todo, skipped, budget = {}, {}, 128
+  local todo, absent, budget = {}, {}, 128
   for _, key in ipairs(keys) do
     todo[#todo + 1] = key
   end
@@ -318,7 +337,7 @@ local function admit(keys, caller)
       elseif entry.shows_until <= NOW_MS then
         step_out(token, entry)
         is_served = true
-      elseif not may_enter(token, entry, skipped) then
+      elseif not may_enter(token, entry) then
         ends = not redis.call('HGET', wait_of(key), '#b')
       else
         if budget == 0 then
@@ -332,7 +351,7 @@ local function admit(keys, caller)
         -- A write that changes nothing: where writes are refused, nobody is told of a grant that is not made.
         redis.call('ZREM', line_of(key), '')
         local is_there = token == caller or entry.channel == ''
-          or tell(entry.channel, token .. '\n' .. hex(fence) .. '\n' .. entry.n) > 0
+          or not absent[entry.channel] and tell(entry.channel, token .. '\n' .. hex(fence) .. '\n' .. entry.n) > 0
         if is_there then
           step_out(token, entry)
           local value = value_of(token, fence, entry.n, entry.detached, entry.keys)
@@ -341,7 +360,9 @@ local function admit(keys, caller)
           end
           is_served, ends = true, entry.share == 'x'
         else
-          skipped[token] = true
+          absent[entry.channel] = true
+          step_aside(token, entry, text)
+          is_served = true
         end
       end
       if is_served then
@@ -363,7 +384,12 @@ end
 local function leave(keys, token)
   local text = redis.call('HGET', wait_of(keys[1]), token)
   local entry = text and entry_of(text)
-  if not entry or #entry.keys ~= #keys then
+  if not entry then
+    for _, key in ipairs(keys) do
+      place_kept(key, token)
+    end
+    return false
+  elseif #entry.keys ~= #keys then
     return false
   end
   local firsts = {}

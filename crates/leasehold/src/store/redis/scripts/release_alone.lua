@@ -25,10 +25,10 @@ if #KEYS == 2 and not ARGV[2] then
       if before >= fence then
         -- The clock was set back, or somebody was here within this microsecond.
         fence = before + 1
-        call('SET', KEYS[1], fence + n <= 9007199254740991 and string.format('%x', fence + n - 1) or last)
+        call('SET', KEYS[1], fence <= 9007199254740992 - n and string.format('%x', fence + n - 1) or last)
       end
       local first = string.format('%x', fence)
-      local told = type(last) ~= 'table' and fence + n <= 9007199254740991
+      local told = type(last) ~= 'table' and fence <= 9007199254740992 - n
         and redis.pcall('PUBLISH', channel, next .. '\n' .. first .. '\n' .. n)
       if type(told) == 'number' and told > 0 then
         call('SET', key, next .. '#' .. first .. (n > 1 and '/' .. n or ''), 'PX', ttl)

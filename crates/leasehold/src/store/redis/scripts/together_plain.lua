@@ -8,13 +8,13 @@ if takes > 0 and now <= tonumber(ARGV[1]) then
   fence = math.max(now, tonumber(ARGV[2]))
   local last = redis.call('SET', KEYS[1], string.format('%x', fence + takes - 1), 'GET')
   local before = last and tonumber(last, 16) or 0
-  if before >= fence then
-    -- The clock was set back, or somebody was here within this microsecond.
-    fence = before + 1
-    if fence + takes <= 9007199254740991 then
+  if before >= fence or fence > 9007199254740992 - takes then
+    -- The clock was set back, or somebody was here within this microsecond; or there are no more.
+    fence = math.max(fence, before + 1)
+    if fence <= 9007199254740992 - takes then
       redis.call('SET', KEYS[1], string.format('%x', fence + takes - 1))
     else
-      redis.call('SET', KEYS[1], last)
+      redis.call('SET', KEYS[1], last or '0')
       fence = nil
     end
   end
