@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use leasehold::Locks;
 use tokio::runtime::{Builder, Runtime};
 
 /// Odd, so that the median is one of the runs.
@@ -45,6 +48,9 @@ fn main() {
             ours_contended,
             tokios_contended,
         );
+    }
+    if wanted("a permit and a reader beside a mutex, uncontended, one thread") {
+        shares(&one());
     }
     println!("\nMedians of {ROUNDS} interleaved runs of {} ms.", RUN_FOR.as_millis());
 }
@@ -120,6 +126,42 @@ fn tokios_alone(runtime: &Runtime) -> f64 {
         let mutex = tokio::sync::Mutex::new(());
         pairs_per_second(|| async { drop(mutex.lock().await) }).await
     })
+}
+
+/// What it costs to hold a name beside others, where there are none.
+fn shares(runtime: &Runtime) {
+    let ns = |pair: fn(&Locks) -> BoxFuture<'_, ()>| {
+        runtime.block_on(async {
+            let locks = leasehold::connect("memory:").await.unwrap();
+            1e9 / pairs_per_second(|| pair(&locks)).await
+        })
+    };
+    let mutex =
+        || ns(|locks| async { drop(locks.mutex("orders:42").lock().await.unwrap().release().await) }.boxed());
+    let permit = || {
+        ns(|locks| {
+            async { drop(locks.semaphore("orders:42", 5).acquire().await.unwrap().release().await) }.boxed()
+        })
+    };
+    let reader = || {
+        ns(|locks| async { drop(locks.rwlock("orders:42").read().await.unwrap().release().await) }.boxed())
+    };
+    // Once to warm up.
+    (mutex(), permit(), reader());
+    let runs: Vec<[f64; 3]> = (0..ROUNDS).map(|_| [mutex(), permit(), reader()]).collect();
+    println!(
+        "\n| uncontended, one thread, `memory:` | ns | ratio | spread of the ratio |\n|---|---|---|---|"
+    );
+    for (i, what) in ["mutex: lock + release", "a permit: acquire + release", "a reader: read + release"]
+        .iter()
+        .enumerate()
+    {
+        let ratios: Vec<f64> = runs.iter().map(|run| run[i] / run[0]).collect();
+        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = ratios.iter().copied().fold(0.0, f64::max);
+        let (each, ratio) = (median(runs.iter().map(|run| run[i])), median(ratios.iter().copied()));
+        println!("| {what} | {each:.0} | {ratio:.2} | {least:.2} to {most:.2} |");
+    }
 }
 
 /// Changes of holder per second: a task that gets the lock again at once has not handed it over.

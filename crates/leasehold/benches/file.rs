@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use leasehold::{Clock, Locks, Options};
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::Wal;
@@ -35,6 +37,9 @@ fn main() {
     let bare = Bare::new(&home.0.join("bare"));
     if wanted("uncontended lock + release, beside bare transactions") {
         uncontended(&home.0, &bare);
+    }
+    if wanted("a permit and a reader beside a mutex, uncontended") {
+        shares(&home.0);
     }
     if wanted("hand-over between two processes, beside bare datagrams and transactions") {
         hand_over(&home.0, &bare);
@@ -184,6 +189,48 @@ fn uncontended(home: &Path, bare: &Bare) {
         median(&ratios),
         spread(&ratios)
     );
+}
+
+/// What it costs to hold a name beside others, where there are none.
+fn shares(home: &Path) {
+    let runtime = one_thread();
+    let locks = runtime.block_on(open(&home.join("shares")));
+    let us_each = |pair: fn(&Locks) -> BoxFuture<'_, ()>| {
+        runtime.block_on(async {
+            let start = Instant::now();
+            for _ in 0..PAIRS {
+                pair(&locks).await;
+            }
+            us(start) / f64::from(PAIRS)
+        })
+    };
+    let mutex = || {
+        us_each(|locks| {
+            async { drop(locks.mutex("orders:42").lock().await.unwrap().release().await) }.boxed()
+        })
+    };
+    let permit = || {
+        us_each(|locks| {
+            async { drop(locks.semaphore("orders:42", 5).acquire().await.unwrap().release().await) }.boxed()
+        })
+    };
+    let reader = || {
+        us_each(|locks| {
+            async { drop(locks.rwlock("orders:42").read().await.unwrap().release().await) }.boxed()
+        })
+    };
+    // Once to warm up.
+    (mutex(), permit(), reader());
+    let runs: Vec<[f64; 3]> = (0..ROUNDS).map(|_| [mutex(), permit(), reader()]).collect();
+    println!("\n| uncontended, one thread | µs | ratio | spread |\n|---|---|---|---|");
+    for (i, what) in ["mutex: lock + release", "a permit: acquire + release", "a reader: read + release"]
+        .iter()
+        .enumerate()
+    {
+        let ratios: Vec<f64> = runs.iter().map(|run| run[i] / run[0]).collect();
+        let each: Vec<f64> = runs.iter().map(|run| run[i]).collect();
+        println!("| {what} | {:.1} | {:.2} | {} |", median(&each), median(&ratios), spread(&ratios));
+    }
 }
 
 fn spawn(role: &str, place: &Path) -> Child {

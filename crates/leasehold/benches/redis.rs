@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use leasehold::{Lease, Locks};
 use leasehold_lab::{Kind, Server};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -35,6 +37,11 @@ fn main() {
     for tasks in [1, 64, 1_000] {
         if wanted("redis: uncontended lock + release, beside bare scripts") {
             uncontended(&server, tasks);
+        }
+    }
+    for tasks in [1, 64] {
+        if wanted("redis: a permit and a reader beside a mutex, uncontended") {
+            shares(&server, tasks);
         }
     }
     if wanted("redis: hand-over between two processes, beside a bare PING") {
@@ -195,6 +202,53 @@ fn uncontended(server: &Server, tasks: u64) {
             spread(&ratios),
             1.0 / median(&ratios)
         );
+        locks.close().await;
+    });
+}
+
+// ---- shares ----
+
+/// What it costs to hold a name beside others, where there are none.
+fn shares(server: &Server, tasks: u64) {
+    let runtime = runtime();
+    runtime.block_on(async {
+        let locks = leasehold::connect(&server.url()).await.unwrap();
+        let pairs = |pair: fn(&Locks, String) -> BoxFuture<'static, leasehold::Result<Lease>>| {
+            timed(server, tasks, move |task, each| {
+                let (locks, name) = (locks.clone(), format!("orders:{task:06}"));
+                async move {
+                    for _ in 0..each {
+                        pair(&locks, name.clone()).await.unwrap().release().await.unwrap();
+                    }
+                }
+            })
+        };
+        let mutex = || pairs(|locks, name| locks.mutex(name).lock().boxed());
+        let permit = || pairs(|locks, name| locks.semaphore(name, 5).acquire().boxed());
+        let reader = || pairs(|locks, name| locks.rwlock(name).read().boxed());
+        (mutex().await, permit().await, reader().await);
+        let mut runs = Vec::new();
+        for _ in 0..ROUNDS {
+            runs.push([mutex().await, permit().await, reader().await]);
+        }
+        println!("\n| acquire + release, {tasks} tasks | µs per pair | of the client's core | of the server's | time, ratio | spread | client, ratio | server, ratio |\n|---|---|---|---|---|---|---|---|");
+        for (i, what) in ["mutex", "a permit", "a reader"].iter().enumerate() {
+            let of = |which: fn(&Cost) -> f64| median(&runs.iter().map(|run| which(&run[i])).collect::<Vec<_>>());
+            let ratios = |which: fn(&Cost) -> f64| {
+                runs.iter().map(|run| which(&run[i]) / which(&run[0])).collect::<Vec<_>>()
+            };
+            let times = ratios(|cost| cost.time);
+            println!(
+                "| {what} | {:.1} | {:.1} | {:.1} | {:.2} | {} | {:.2} | {:.2} |",
+                of(|cost| cost.time),
+                of(|cost| cost.client),
+                of(|cost| cost.server),
+                median(&times),
+                spread(&times),
+                median(&ratios(|cost| cost.client)),
+                median(&ratios(|cost| cost.server)),
+            );
+        }
         locks.close().await;
     });
 }

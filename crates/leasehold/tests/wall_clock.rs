@@ -1,53 +1,27 @@
 //! A wall clock that is moved changes nothing: leases are counted on a clock that nobody sets.
 //!
-//! The clock is moved for one child process by a small shared library between it and the system (`tests/wall_clock.c`):
+//! The clock is moved for one child process by a small shared library between it and the system (`common/wall.rs`):
 //! the child sees its wall clock leap, and holds its lease all the same.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use common::ms;
+use common::wall::WallClock;
 use leasehold::Loss;
-
-const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
-
-/// Builds the library that moves the clock.
-fn shim() -> PathBuf {
-    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("wall_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wall_clock.c");
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).status();
-    assert!(built.expect("a C compiler").success(), "the clock shim does not compile");
-    library
-}
 
 #[test]
 fn a_wall_clock_step_changes_nothing() {
-    if std::env::var_os(OFFSET_FILE).is_some() {
-        return; // This is the child; its part is below.
-    }
-    let offset =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("wall_offset_{}", std::process::id()));
-    std::fs::write(&offset, "0").unwrap();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_with_a_moved_clock", "--nocapture"])
-        .env(OFFSET_FILE, &offset)
-        .env("LD_PRELOAD", shim())
-        .output()
-        .unwrap();
-    std::fs::remove_file(&offset).unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    let said = WallClock::new().test("child_with_a_moved_clock");
     assert!(said.contains("the wall clock leapt 3 times"), "{said}");
 }
 
 /// Does its work only as the child of the test above.
 #[test]
 fn child_with_a_moved_clock() {
-    let Some(offset) = std::env::var_os(OFFSET_FILE) else { return };
+    let Some(clock) = WallClock::mine() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let locks = leasehold::connect("memory:").await.unwrap();
@@ -56,7 +30,7 @@ fn child_with_a_moved_clock() {
         for step_s in [3_600i64, -7_200, 86_400] {
             let unrenewed = locks.mutex("y").ttl(ms(1_500)).no_renewal().lock().await.unwrap();
             let wall = SystemTime::now();
-            std::fs::write(&offset, step_s.to_string()).unwrap();
+            clock.set(step_s);
             let leapt = match SystemTime::now().duration_since(wall) {
                 Ok(forward) => forward > Duration::from_secs(1_000),
                 Err(back) => back.duration() > Duration::from_secs(1_000),

@@ -2,13 +2,17 @@
 //! be made to hang, and one in another process.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod attack;
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub(crate) mod cases;
 pub(crate) mod disk;
+pub(crate) mod history;
 pub(crate) mod operations;
 pub(crate) mod page;
+pub(crate) mod record;
 pub(crate) mod remote;
 pub(crate) mod stores;
+pub(crate) mod wall;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;

@@ -3,10 +3,13 @@
 //! A test file that uses it has a test `worker` which calls [`play`]. What a role tells the test, it says line by line.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use super::wall::WallClock;
 
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 const HOME: &str = "LEASEHOLD_TEST_HOME";
@@ -47,6 +50,13 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn start(role: &str, home: &Path) -> Self {
         Worker::start_with(Command::new(std::env::current_exe().unwrap()), role, home)
+    }
+
+    /// With a wall clock that can be moved.
+    pub(crate) fn start_under(clock: &WallClock, role: &str, home: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        clock.over(&mut command);
+        Worker::start_with(command, role, home)
     }
 
     /// In a PID namespace of its own, as in a container.
@@ -115,6 +125,13 @@ impl Worker {
 
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
+    }
+
+    /// Kills one that has not ended by itself.
+    pub(crate) fn kill_alive(mut self) {
+        self.kill();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "a worker ended by itself: {status}");
     }
 
     /// Waits for its end, which has to be a good one.

@@ -1,0 +1,186 @@
+//! Processes full of clients, killed and started again while their wall clocks are moved; and somebody who looks at the store
+//! all the while.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+
+use super::history::{Journal, Killed, Life, stamp};
+use super::wall::WallClock;
+use super::worker::Worker;
+use super::{Dice, ms};
+
+/// No attack takes longer: somebody is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(900);
+
+/// What is to be done.
+pub(crate) struct Plan {
+    /// What a worker plays; its label and its seed are added.
+    pub(crate) role: String,
+    pub(crate) processes: u64,
+    /// By how many seconds a wall clock is off at most, either way.
+    pub(crate) moved_s: u64,
+    /// A process lives for so long at least, and at most.
+    pub(crate) lives_ms: (u64, u64),
+    /// It goes on until there were so many grants, and for so long at least. At the end, everybody is killed.
+    pub(crate) grants: u64,
+    pub(crate) lasts: Duration,
+}
+
+impl Plan {
+    /// Says who lived. The last to be killed is the last of them.
+    pub(crate) fn carry_out(&self, home: &Path) -> Vec<Life> {
+        fs::create_dir(home.join("journals")).unwrap();
+        fs::write(count_in(home), "").unwrap();
+        let (is_over, lives) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for slot in 0..self.processes {
+                let (is_over, lives) = (&is_over, &lives);
+                scope.spawn(move || self.come_and_go(home, slot, is_over, lives));
+            }
+            let since = Instant::now();
+            while grants_in(home) < self.grants || since.elapsed() < self.lasts {
+                if lives.is_poisoned() || since.elapsed() > STUCK_AFTER {
+                    break;
+                }
+                std::thread::sleep(ms(5));
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        assert!(grants_in(home) >= self.grants, "stuck at {} grants", grants_in(home));
+        let mut lives = lives.into_inner().unwrap();
+        lives.sort_by_key(|life: &Life| life.killed.map(|killed| killed.boot_ns));
+        lives
+    }
+
+    /// One process after the other.
+    fn come_and_go(&self, home: &Path, slot: u64, is_over: &AtomicBool, lives: &Mutex<Vec<Life>>) {
+        let mut dice = Dice(slot);
+        for number in 0.. {
+            let label = format!("w{slot}.{number}");
+            let clock = WallClock::new();
+            let move_clock = |dice: &mut Dice| {
+                clock.set(dice.below(2 * self.moved_s + 1) as i64 - self.moved_s as i64);
+            };
+            move_clock(&mut dice);
+            let role = format!("{} {label} {}", self.role, slot * 1_000_000 + number * 1_000);
+            let worker = Worker::start_under(&clock, &role, home);
+            let (shortest, longest) = self.lives_ms;
+            let dies = Instant::now() + ms(shortest + dice.below(longest - shortest));
+            while Instant::now() < dies && !is_over.load(Ordering::SeqCst) {
+                std::thread::sleep(ms(5 + dice.below(20)));
+                move_clock(&mut dice);
+            }
+            let journal = journal_in(home, &label);
+            let mut lives = lives.lock().unwrap();
+            // Before the kill, so that nothing counts that was not believed.
+            lives.push(Life { label, journal, killed: Some(Killed::now()) });
+            worker.kill_alive();
+            if is_over.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+}
+
+fn journal_in(home: &Path, label: &str) -> PathBuf {
+    home.join("journals").join(label)
+}
+
+fn count_in(home: &Path) -> PathBuf {
+    home.join("count")
+}
+
+fn grants_in(home: &Path) -> u64 {
+    fs::metadata(count_in(home)).unwrap().len()
+}
+
+/// In a worker: what its clients share.
+pub(crate) struct Post {
+    pub(crate) home: PathBuf,
+    pub(crate) label: String,
+    pub(crate) seed: u64,
+    pub(crate) journal: Journal,
+    count: fs::File,
+}
+
+impl Post {
+    /// From what stands behind its role. From here on a panic in any thread is the end of the process, which is noticed.
+    pub(crate) fn new(home: &Path, label: &str, seed: &str) -> Self {
+        let says = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            says(info);
+            std::process::abort();
+        }));
+        let count = fs::OpenOptions::new().append(true).open(count_in(home)).unwrap();
+        Post {
+            home: home.to_owned(),
+            label: label.to_owned(),
+            seed: seed.parse().unwrap(),
+            journal: Journal::new(&journal_in(home, label)),
+            count,
+        }
+    }
+
+    /// A client of its own. A store that is too busy is asked again.
+    pub(crate) async fn connect(&self, url: &str) -> Locks {
+        loop {
+            match leasehold::connect(url).await {
+                Ok(locks) => return locks,
+                Err(error) => self.journal.failed(error),
+            }
+        }
+    }
+
+    /// Another grant.
+    pub(crate) fn count(&self) {
+        (&self.count).write_all(b"+").unwrap();
+    }
+}
+
+/// What somebody saw who looked at a store all the while.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) samples: u64,
+    pub(crate) permits_most: u32,
+    /// When each was last seen to hold something.
+    last: HashMap<String, u64>,
+}
+
+impl Seen {
+    /// Looks until it is over: who holds how many permits, by labels.
+    pub(crate) fn watch(is_over: &AtomicBool, mut look: impl FnMut() -> Vec<(String, u32)>) -> Self {
+        let mut seen = Seen::default();
+        while !is_over.load(Ordering::SeqCst) {
+            let at = stamp();
+            let holders = look();
+            seen.samples += 1;
+            seen.permits_most = seen.permits_most.max(holders.iter().map(|(_, take)| take).sum());
+            seen.last.extend(holders.into_iter().map(|(label, _)| (label, at)));
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        seen
+    }
+
+    /// For how long anybody who had been killed was still seen to hold something, and how many were.
+    pub(crate) fn dead_for(&self, lives: &[Life]) -> (Duration, usize) {
+        let late = lives.iter().filter_map(|life| {
+            let last = self.last.get(&life.label)?;
+            last.checked_sub(life.killed?.boot_ns).map(Duration::from_nanos)
+        });
+        let late: Vec<Duration> = late.collect();
+        (late.iter().max().copied().unwrap_or_default(), late.len())
+    }
+}
+
+/// The label in a token.
+pub(crate) fn label_of(token: &str) -> String {
+    let label = token.split_once('@').map_or("", |(_, label)| label);
+    label.split('#').next().unwrap().to_owned()
+}

@@ -1,0 +1,328 @@
+//! A store's own record of one name: every change of who holds it and who waits, in order. Redis and Valkey write it
+//! themselves (the append-only file); in a file store, triggers do.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use leasehold_lab::{Kind, Server, Setup};
+use rusqlite::Connection;
+
+use super::history::{Life, Part, Sum};
+
+/// One who holds.
+#[derive(Debug)]
+struct Holding {
+    part: Part,
+    /// It may pass others.
+    barges: bool,
+    fence: u64,
+    /// When it was granted, on the store's clock.
+    at: u64,
+}
+
+/// Goes through the changes, and judges each state that others could see.
+#[derive(Default)]
+pub(crate) struct Record {
+    limit: u32,
+    /// When whose process was killed, on the store's clock.
+    killed: HashMap<String, u64>,
+    holds: BTreeMap<String, Holding>,
+    line: BTreeSet<(u64, String)>,
+    arrivals: HashMap<String, u64>,
+    /// How many readers had been admitted when one joined who wants it all.
+    joined: HashMap<String, u64>,
+    readers: u64,
+    new: Vec<String>,
+    pub(crate) verdict: Verdict,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) grants: u64,
+    /// Of those, how many went to one who had waited in line.
+    pub(crate) from_the_line: u64,
+    pub(crate) line_most: usize,
+    pub(crate) permits_most: u32,
+    pub(crate) readers_most: u32,
+    /// States in which more hold it than fit.
+    pub(crate) too_many: u64,
+    /// Whoever lived and was passed by one who came later, and may not pass.
+    pub(crate) overtaken: Vec<String>,
+    /// The most readers who were admitted between the arrival of one who wants it all and its turn.
+    pub(crate) readers_before_a_writer: u64,
+}
+
+impl Record {
+    fn new(limit: u32, killed: HashMap<String, u64>) -> Self {
+        Record { limit, killed, ..Record::default() }
+    }
+
+    fn joins(&mut self, token: &str, arrival: u64) {
+        self.line.insert((arrival, token.to_owned()));
+        self.arrivals.insert(token.to_owned(), arrival);
+        self.joined.insert(token.to_owned(), self.readers);
+        self.verdict.line_most = self.verdict.line_most.max(self.line.len());
+    }
+
+    fn leaves(&mut self, token: &str) {
+        if let Some(arrival) = self.arrivals.get(token) {
+            self.line.remove(&(*arrival, token.to_owned()));
+        }
+    }
+
+    fn holds(&mut self, token: &str, holding: Holding) {
+        if self.holds.insert(token.to_owned(), holding).is_none() {
+            self.new.push(token.to_owned());
+        }
+    }
+
+    fn gone(&mut self, token: &str) {
+        self.holds.remove(token);
+    }
+
+    fn lived(&self, token: &str, at: u64) -> bool {
+        let label = token.split_once('@').map_or("", |(_, label)| label);
+        self.killed.get(label).is_none_or(|killed| at < *killed)
+    }
+
+    /// What has changed can be seen from now on.
+    fn settle(&mut self) {
+        let mut sum = Sum::default();
+        self.holds.values().for_each(|holding| sum.add(holding.part));
+        self.verdict.permits_most = self.verdict.permits_most.max(sum.permits);
+        self.verdict.readers_most = self.verdict.readers_most.max(sum.readers);
+        for token in std::mem::take(&mut self.new) {
+            let Some(holding) = self.holds.get(&token) else { continue };
+            self.verdict.grants += 1;
+            self.verdict.too_many += u64::from(!sum.fits(self.limit));
+            let arrival = self.arrivals.get(&token).copied();
+            self.verdict.from_the_line += u64::from(arrival.is_some());
+            match holding.part {
+                Part::Reader => self.readers += 1,
+                Part::All => {
+                    let since = self.joined.get(&token).map_or(0, |before| self.readers - before);
+                    self.verdict.readers_before_a_writer = self.verdict.readers_before_a_writer.max(since);
+                }
+                Part::Permits(_) => {}
+            }
+            if !holding.barges {
+                let place = (arrival.unwrap_or(holding.fence), String::new());
+                let ahead = self.line.range(..place).filter(|(_, other)| self.lived(other, holding.at));
+                let passed: Vec<String> =
+                    ahead.map(|(_, other)| format!("{token} passed {other}: {holding:?}")).collect();
+                self.verdict.overtaken.extend(passed);
+            }
+        }
+    }
+}
+
+// ---- Redis and Valkey ----
+
+/// A server that keeps a record.
+pub(crate) fn recording(kind: Kind) -> Server {
+    // It is read while the server runs, so it need not reach the disk; and it is never written anew, which would shorten it.
+    let setup = Setup::new(kind).line("appendonly yes").line("appendfsync no");
+    setup.line("auto-aof-rewrite-percentage 0").start().unwrap()
+}
+
+/// What the server wrote down of the name.
+pub(crate) fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life]) -> Verdict {
+    // What has been answered is in the file.
+    server.command(&["PING"]).unwrap();
+    let path = server.folder().join("data/appendonlydir/appendonly.aof.1.incr.aof");
+    let mut log = BufReader::new(std::fs::File::open(path).unwrap());
+    let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.wall_us)));
+    let mut reader = Reader {
+        key: format!("lock:{name}"),
+        line: format!("{{lock:{name}}}:line"),
+        members: BTreeMap::new(),
+        record: Record::new(limit, killed.collect()),
+        is_inside: false,
+    };
+    while let Some(command) = next_command(&mut log) {
+        reader.follow(&command);
+    }
+    reader.record.verdict
+}
+
+struct Reader {
+    key: String,
+    line: String,
+    /// Who is in the sorted set of holders, with an end in ms.
+    members: BTreeMap<String, u64>,
+    record: Record,
+    /// Of a transaction, whose changes are seen together.
+    is_inside: bool,
+}
+
+impl Reader {
+    fn follow(&mut self, command: &[String]) {
+        let (word, args) = (command[0].to_uppercase(), &command[1..]);
+        match word.as_str() {
+            "MULTI" => self.is_inside = true,
+            "EXEC" => self.is_inside = false,
+            "DEL" | "UNLINK" if args.contains(&self.key) => self.drop_all(),
+            _ if args.first() == Some(&self.key) => self.follow_key(&word, &args[1..]),
+            _ if args.first() == Some(&self.line) => self.follow_line(&word, &args[1..]),
+            _ => {}
+        }
+        if !self.is_inside {
+            self.record.settle();
+        }
+    }
+
+    fn drop_all(&mut self) {
+        self.members.clear();
+        self.record.holds.clear();
+    }
+
+    fn drop_member(&mut self, member: &str) {
+        if self.members.remove(member).is_some() {
+            self.record.gone(&token_of(member));
+        }
+    }
+
+    fn follow_key(&mut self, word: &str, args: &[String]) {
+        match word {
+            // One who has it alone, in place of whoever was there.
+            "SET" => {
+                self.drop_all();
+                let fence = fence_of(&args[0]);
+                let holding = Holding { part: Part::All, barges: false, fence, at: fence };
+                self.record.holds(&token_of(&args[0]), holding);
+            }
+            "ZADD" => {
+                for (score, member) in scored(args) {
+                    let (share, _) = member.split_once(':').unwrap();
+                    let fence = fence_of(member);
+                    let part = match share.strip_prefix('p') {
+                        Some(permits) => Part::Permits(permits.split('/').next().unwrap().parse().unwrap()),
+                        None => Part::Reader,
+                    };
+                    self.members.insert(member.clone(), score);
+                    let holding = Holding { part, barges: share.ends_with('b'), fence, at: fence };
+                    self.record.holds(&token_of(member), holding);
+                }
+            }
+            "ZREM" => args.iter().for_each(|member| self.drop_member(member)),
+            "ZREMRANGEBYSCORE" => {
+                let until: u64 = args[1].parse().unwrap();
+                let ended = self.members.iter().filter(|(_, end)| **end <= until);
+                let ended: Vec<String> = ended.map(|(member, _)| member.clone()).collect();
+                ended.iter().for_each(|member| self.drop_member(member));
+            }
+            "PEXPIRE" | "PEXPIREAT" => {}
+            other => panic!("{other} {args:?}"),
+        }
+    }
+
+    fn follow_line(&mut self, word: &str, args: &[String]) {
+        match word {
+            "ZADD" => scored(args).for_each(|(arrival, token)| self.record.joins(token, arrival)),
+            "ZREM" => args.iter().for_each(|token| self.record.leaves(token)),
+            "ZPOPMIN" => {
+                self.record.line.pop_first();
+            }
+            "DEL" | "UNLINK" => self.record.line.clear(),
+            "PEXPIRE" | "PEXPIREAT" => {}
+            other => panic!("{other} {args:?}"),
+        }
+    }
+}
+
+/// The pairs of a ZADD, past its options.
+fn scored(args: &[String]) -> impl Iterator<Item = (u64, &String)> {
+    let options = args.iter().take_while(|arg| arg.chars().all(|c| c.is_ascii_alphabetic())).count();
+    args[options..].chunks(2).map(|pair| (pair[0].parse().unwrap(), &pair[1]))
+}
+
+/// Of `token#fence`, or `share:token#fence`.
+fn token_of(value: &str) -> String {
+    let value = value.split('\n').next().unwrap();
+    let (token, _) = value.rsplit_once('#').unwrap();
+    match token.split_once(':') {
+        Some((share, token)) if !share.contains('@') => token.to_owned(),
+        _ => token.to_owned(),
+    }
+}
+
+fn fence_of(value: &str) -> u64 {
+    let (_, fence) = value.split('\n').next().unwrap().rsplit_once('#').unwrap();
+    let hex: String = fence.chars().take_while(char::is_ascii_hexdigit).collect();
+    u64::from_str_radix(&hex, 16).unwrap()
+}
+
+/// The next command in the log; none at its end, whole or not.
+fn next_command(log: &mut impl BufRead) -> Option<Vec<String>> {
+    let count = number(log, '*')?;
+    (0..count)
+        .map(|_| {
+            let mut bytes = vec![0; number(log, '$')? + 2];
+            log.read_exact(&mut bytes).ok()?;
+            bytes.truncate(bytes.len() - 2);
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        })
+        .collect()
+}
+
+fn number(log: &mut impl BufRead, mark: char) -> Option<usize> {
+    let mut line = String::new();
+    log.read_line(&mut line).ok().filter(|length| *length > 0)?;
+    line.strip_prefix(mark).unwrap_or_else(|| panic!("{line:?}")).trim_end().parse().ok()
+}
+
+// ---- the file store ----
+
+/// Has a file store in this directory write down what becomes of every name.
+pub(crate) fn record_in(home: &Path) {
+    let db = Connection::open(home.join("locks.db")).unwrap();
+    db.busy_timeout(super::secs(10)).unwrap();
+    db.execute_batch(
+        "CREATE TABLE record (number INTEGER PRIMARY KEY, what TEXT, name TEXT, token TEXT, share INTEGER, take INTEGER,
+                              place INTEGER, at INTEGER);
+         CREATE TRIGGER record_holds AFTER INSERT ON holding BEGIN
+             INSERT INTO record VALUES (NULL, 'holds', NEW.name, NEW.token, NEW.share, NEW.take, NEW.fence,
+                                        NEW.expires - NEW.ttl_ms * 1000000); END;
+         CREATE TRIGGER record_gone AFTER DELETE ON holding BEGIN
+             INSERT INTO record VALUES (NULL, 'gone', OLD.name, OLD.token, 0, 0, 0, 0); END;
+         CREATE TRIGGER record_joins AFTER INSERT ON waiting BEGIN
+             INSERT INTO record VALUES (NULL, 'joins', NEW.name, NEW.token, 0, 0, NEW.arrival, 0); END;
+         CREATE TRIGGER record_leaves AFTER DELETE ON waiting BEGIN
+             INSERT INTO record VALUES (NULL, 'leaves', OLD.name, OLD.token, 0, 0, 0, 0); END;",
+    )
+    .unwrap();
+}
+
+/// What it wrote down of the name.
+pub(crate) fn of_files(home: &Path, name: &str, limit: u32, lives: &[Life]) -> Verdict {
+    let db = Connection::open(home.join("locks.db")).unwrap();
+    let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.boot_ns)));
+    let mut record = Record::new(limit, killed.collect());
+    let mut select = db
+        .prepare("SELECT what, token, share, take, place, at FROM record WHERE name = ?1 ORDER BY number")
+        .unwrap();
+    let mut rows = select.query([name]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let (what, token): (String, String) = (row.get(0).unwrap(), row.get(1).unwrap());
+        let [share, take, place, at] = [2, 3, 4, 5].map(|i| row.get::<_, i64>(i).unwrap() as u64);
+        match what.as_str() {
+            "joins" => record.joins(&token, place),
+            "leaves" => record.leaves(&token),
+            "gone" => record.gone(&token),
+            "holds" => {
+                let part = match share {
+                    0 => Part::All,
+                    1 => Part::Reader,
+                    _ => Part::Permits(take as u32),
+                };
+                record.holds(&token, Holding { part, barges: share == 3, fence: place, at });
+                // Whoever was admitted with it stands behind it, and whoever left before has left.
+                record.leaves(&token);
+                record.settle();
+            }
+            other => panic!("{other}"),
+        }
+    }
+    record.verdict
+}

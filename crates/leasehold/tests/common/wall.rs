@@ -1,0 +1,81 @@
+//! A wall clock that can be moved, for one process and whatever it starts: a small shared library (`wall_clock.c`) stands
+//! between it and the system. No other clock is touched.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
+
+/// By how many seconds the wall clock is off, for whoever is started under it.
+pub(crate) struct WallClock {
+    offset: PathBuf,
+    is_ours: bool,
+}
+
+impl WallClock {
+    /// One that is right, until it is set.
+    pub(crate) fn new() -> Self {
+        static CLOCKS: AtomicU64 = AtomicU64::new(0);
+        let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let clock = WallClock {
+            offset: folder.join(format!("wall_offset_{}_{number}", std::process::id())),
+            is_ours: true,
+        };
+        clock.set(0);
+        clock
+    }
+
+    /// The one that this process was started under, if it was.
+    pub(crate) fn mine() -> Option<Self> {
+        let offset = std::env::var_os(OFFSET_FILE)?.into();
+        Some(WallClock { offset, is_ours: false })
+    }
+
+    /// Moves it, at once.
+    pub(crate) fn set(&self, offset_s: i64) {
+        // Whoever reads it meanwhile finds the old one or the new one.
+        let new = self.offset.with_extension("new");
+        std::fs::write(&new, offset_s.to_string()).unwrap();
+        std::fs::rename(&new, &self.offset).unwrap();
+    }
+
+    /// Has a process run under it.
+    pub(crate) fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env(OFFSET_FILE, &self.offset).env("LD_PRELOAD", shim())
+    }
+
+    /// Runs one test of this program under it, to a good end; says what it printed.
+    pub(crate) fn test(&self, name: &str) -> String {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let child = self.over(command.args(["--exact", name, "--nocapture"])).output().unwrap();
+        let said = String::from_utf8_lossy(&child.stdout).into_owned();
+        assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+        said
+    }
+}
+
+impl Drop for WallClock {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = std::fs::remove_file(&self.offset);
+        }
+    }
+}
+
+/// Builds the library, once in this process.
+fn shim() -> &'static Path {
+    static SHIM: OnceLock<PathBuf> = OnceLock::new();
+    SHIM.get_or_init(|| {
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wall_clock.so");
+        // Another test program may be running under it.
+        let new = library.with_extension(std::process::id().to_string());
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/wall_clock.c");
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&new).arg(source).status();
+        assert!(built.expect("a C compiler").success(), "the clock shim does not compile");
+        std::fs::rename(&new, &library).unwrap();
+        library
+    })
+}
