@@ -214,6 +214,7 @@ fn shares(server: &Server, tasks: u64) {
     runtime.block_on(async {
         let locks = leasehold::connect(&server.url()).await.unwrap();
         let pairs = |pair: fn(&Locks, String) -> BoxFuture<'static, leasehold::Result<Lease>>| {
+            let locks = locks.clone();
             timed(server, tasks, move |task, each| {
                 let (locks, name) = (locks.clone(), format!("orders:{task:06}"));
                 async move {

@@ -188,11 +188,14 @@ impl Redis {
         let not_after = session.server_us(self.clock.now().plus(self.settings.timeout + SLACK));
         let show = self.shows_within(*ttl);
         let (fences, share) = (claim.fences.max(1), ticket.share);
-        let is_alone = share == Share::Exclusive && ticket.names.only().is_some();
-        let is_plain = is_first && is_alone && fences == 1 && !claim.detached;
+        let is_plain = is_first && fences == 1 && !claim.detached && ticket.names.only().is_some();
         let text = format!(
             "{}\n{}\n{fences}\n{}\n{}\n{}",
-            if is_plain { "plain" } else { "other" },
+            match share {
+                Share::Exclusive if is_plain => "plain",
+                _ if is_plain => "share",
+                _ => "other",
+            },
             u8::from(waits),
             share_text(share),
             show.as_millis(),
@@ -468,9 +471,10 @@ impl Store for Redis {
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
         let mut released = Released::NotHeld;
         let moment = self.manners.moment(&ticket.names);
+        let share = reply::share_held(ticket);
         loop {
             let session = self.link.session().await?;
-            let request = Request::Release { moment };
+            let request = Request::Release { moment, share: share.clone() };
             let answer = self.together.ask(&session, &ticket.names, &ticket.token, request).await;
             let reply = Reply::new(answer.map_err(explained)?)?;
             match reply.word().as_str() {

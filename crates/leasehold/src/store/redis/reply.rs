@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::claim::{Adopted, Busy, ENDLESS, Holder, Permits, Share, Waiter};
+use crate::claim::{Adopted, Busy, ENDLESS, Holder, Permits, Share, Ticket, Waiter};
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
@@ -179,6 +179,13 @@ pub(super) fn share_text(share: Share) -> String {
             format!("p{}/{}{barging}", permits.take(), permits.limit())
         }
     }
+}
+
+/// What stands in the key for a share of one name; none for what stands there in another way, or is not known.
+pub(super) fn share_held(ticket: &Ticket) -> Option<String> {
+    let (_, fence) = ticket.names.only().zip(ticket.fence)?;
+    let is_share = ticket.share != Share::Exclusive;
+    is_share.then(|| format!("{}:{}#{:x}", share_text(ticket.share), ticket.token.expose(), fence.get()))
 }
 
 fn share_read(text: &str) -> Share {

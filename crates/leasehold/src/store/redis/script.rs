@@ -14,6 +14,7 @@ const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
 const ONE_ACQUIRE: &str = "return acquire(names(), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6])";
 const ONE_RELEASE: &str = "return release(names(), ARGV[1], ARGV[2])";
+const ONE_RELEASE_OF_A_SHARE: &str = "return release(names(), ARGV[1])";
 const ONE_RENEW: &str = "return renew(names(), ARGV[1], ARGV[2], tonumber(ARGV[3]))";
 
 impl Script {
@@ -30,13 +31,22 @@ impl Script {
 }
 
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(include_str!("scripts/acquire_free.lua"), &[include_str!("scripts/acquire.lua"), ONE_ACQUIRE])
+    let quick = concat!(include_str!("scripts/acquire_free.lua"), include_str!("scripts/acquire_share.lua"));
+    Script::new(quick, &[include_str!("scripts/acquire.lua"), ONE_ACQUIRE])
 });
 
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         include_str!("scripts/release_alone.lua"),
         &[include_str!("scripts/release.lua"), ONE_RELEASE],
+    )
+});
+
+/// The same for a share, whose holder says what stands there.
+pub(super) static RELEASE_SHARE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        include_str!("scripts/release_share.lua"),
+        &[include_str!("scripts/release.lua"), ONE_RELEASE_OF_A_SHARE],
     )
 });
 

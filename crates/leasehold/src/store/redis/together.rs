@@ -38,13 +38,15 @@ pub(super) enum Request {
     Release {
         /// For how long ours are to keep off then, in ms; if at all.
         moment: Option<&'static str>,
+        /// What stands in the key for a share of one name, if that is what it has.
+        share: Option<String>,
     },
 }
 
 impl Request {
     /// Whether it may go with others.
     fn goes_together(&self) -> bool {
-        !matches!(self, Request::Release { moment: Some(_) })
+        !matches!(self, Request::Release { moment: Some(_), .. })
     }
 }
 
@@ -54,7 +56,7 @@ pub(super) struct Terms {
     /// In the server's µs.
     pub(super) not_after: u64,
     pub(super) lowest: u64,
-    /// One name alone, with one fence: what most ask for.
+    /// One name, with one fence: what most ask for.
     pub(super) is_plain: bool,
     pub(super) text: String,
 }
@@ -197,6 +199,7 @@ impl Shared {
     async fn ask_alone(&self, session: &Session, names: &Names, token: &Token, request: &Request) -> Answer {
         let script = match request {
             Request::Take(_) => &script::ACQUIRE,
+            Request::Release { moment: None, share: Some(_) } => &script::RELEASE_SHARE,
             Request::Release { .. } => &script::RELEASE,
         };
         let write = |to: &mut Cmd| {
@@ -209,7 +212,8 @@ impl Shared {
                     .arg(terms.lowest)
                     .arg(&terms.text)
                     .arg(&self.channel),
-                Request::Release { moment } => to.arg(*moment),
+                Request::Release { moment: None, share } => to.arg(share.as_deref()),
+                Request::Release { moment, .. } => to.arg(*moment),
             };
         };
         self.link.run(session, script, write).await
@@ -254,6 +258,7 @@ impl Shared {
             to.arg(asked.token.expose());
             match &asked.request {
                 Request::Take(terms) => to.arg(terms.ttl_ms).arg(&terms.text),
+                Request::Release { share: Some(share), .. } => to.arg("-").arg(share),
                 Request::Release { .. } => to.arg(""),
             };
         }

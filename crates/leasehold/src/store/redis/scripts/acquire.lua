@@ -3,7 +3,8 @@
 -- KEYS: LAST, the main key of each name
 -- ARGV: 1 token, 2 ttl (ms), 3 not after (server's µs), 4 lowest fence (above every fence this client has seen), 5 terms,
 --       6 channel (empty: nobody listens)
--- Terms are, by lines: `plain` for one name, to be had alone, with one fence and not detached, or else `other`; waits (0 or 1),
+-- Terms are, by lines: `plain` for one name, to be had alone, with one fence and not detached, `share` for such a claim beside
+-- others, or else `other`; waits (0 or 1),
 -- fences, share, shows itself within (ms), detached (0 or 1).
 -- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | late now(µs) | foreign key type | limit
 -- Guards: one holder alone, or several together; first come, first served; no claim without an end.

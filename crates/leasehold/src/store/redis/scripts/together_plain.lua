@@ -30,6 +30,19 @@ for i = 2, #KEYS do
       and call('EXISTS', '{' .. key .. '}:line') == 0 and call('DEL', key) == 1 then
       reply = 1
     end
+  elseif ttl == '-' then
+    -- A share, as it stands there.
+    local ends = call('ZSCORE', key, ARGV[at + 2])
+    if type(ends) == 'string' and tonumber(ends) > math.floor(now / 1000)
+      and call('EXISTS', '{' .. key .. '}:line') == 0 and call('ZREM', key, ARGV[at + 2]) == 1 then
+      reply = 1
+    end
+  elseif fence and string.byte(ARGV[at + 2]) == 115 and call('EXISTS', key, '{' .. key .. '}:line', '{' .. key .. '}:yield') == 0 then
+    local first = string.format('%x', fence)
+    local member = string.match(ARGV[at + 2], '^share\n%d\n1\n([^\n]+)') .. ':' .. token .. '#' .. first
+    if call('ZADD', key, string.format('%.0f', math.floor(now / 1000) + ttl), member) == 1 and call('PEXPIRE', key, ttl) == 1 then
+      reply, fence = first, fence + 1
+    end
   elseif fence and string.byte(ARGV[at + 2]) == 112 and call('EXISTS', key, '{' .. key .. '}:line', '{' .. key .. '}:yield') == 0 then
     local first = string.format('%x', fence)
     if call('SET', key, token .. '#' .. first, 'PX', ttl).ok then
