@@ -53,12 +53,17 @@ fn worker() {
 
 /// Clients who take permits and let them go, until they are killed.
 async fn permits(post: Arc<Post>, how: &str) {
+    let url = std::fs::read_to_string(post.home.join("url")).unwrap();
+    // In files, four clients each share a connection: each has a place in line of its own all the same.
+    let (ttl, shared_by) = if url.starts_with("file:") { (LONG, 4) } else { (TTL, 1) };
+    let mut connections = Vec::new();
+    for _ in 0..CLIENTS / PROCESSES / shared_by {
+        connections.push(post.connect(&url).await);
+    }
     let clients = (0..CLIENTS / PROCESSES).map(|client| {
         let (post, how) = (post.clone(), how.to_owned());
+        let locks = connections[(client / shared_by) as usize].clone();
         tokio::spawn(async move {
-            let url = std::fs::read_to_string(post.home.join("url")).unwrap();
-            let ttl = if url.starts_with("file:") { LONG } else { TTL };
-            let locks = post.connect(&url).await;
             let mut dice = Dice(post.seed + client);
             loop {
                 let take = 1 + dice.below(3) as u32;
@@ -172,7 +177,7 @@ fn attack(home: &Home, place: &Place, how: &str) {
         moved_s: 60,
         lives_ms: (1_000, 5_000),
         grants: scaled(1_000),
-        lasts: ms(scaled(40_000)),
+        lasts: ms(scaled(30_000)),
     };
     let is_over = AtomicBool::new(false);
     let since = Instant::now();
@@ -338,9 +343,10 @@ fn seed_fair(redis: &mut Client) -> Option<String> {
 
 /// Clients who use one of them, until they are killed.
 fn seeds_semaphore(post: &Post, how: &str) {
-    let take = match how {
-        "unfair" => seed_unfair,
-        "fair" => seed_fair,
+    let (take, hold_ms): (fn(&mut Client) -> Option<String>, u64) = match how {
+        "unfair" => (seed_unfair, 4),
+        // There is a lock around it, and so it is slow.
+        "fair" => (seed_fair, 100),
         other => panic!("no semaphore `{other}`"),
     };
     let addr = std::fs::read_to_string(post.home.join("url")).unwrap();
@@ -358,7 +364,7 @@ fn seeds_semaphore(post: &Post, how: &str) {
                     // It takes itself to hold a permit for as long as it does not run out, of course by its own time.
                     let key = post.journal.begin(Part::Permits(1), secs(SEED_TIMEOUT_S));
                     post.count();
-                    std::thread::sleep(ms(dice.below(4)));
+                    std::thread::sleep(ms(dice.below(hold_ms)));
                     post.journal.end(key, stamp());
                     redis.command(&["ZREM", "times", &uuid]).unwrap();
                     redis.command(&["ZREM", "seed", &uuid]).unwrap();
@@ -378,8 +384,8 @@ fn attack_seed(how: &str, moved_s: u64) -> Judged {
         moved_s,
         // Whoever is killed keeps its permit for the time-out, and so it would be over soon.
         lives_ms: (60_000, 90_000),
-        grants: scaled(5_000),
-        lasts: secs(1),
+        grants: scaled(1_000),
+        lasts: secs(2),
     };
     let lives = plan.carry_out(home.path());
     let judged = History::read(&lives).judged(LIMIT);
