@@ -147,7 +147,9 @@ fn shares(runtime: &Runtime) {
         ns(|locks| async { drop(locks.rwlock("orders:42").read().await.unwrap().release().await) }.boxed())
     };
     // Once to warm up.
-    (mutex(), permit(), reader());
+    mutex();
+    permit();
+    reader();
     let runs: Vec<[f64; 3]> = (0..ROUNDS).map(|_| [mutex(), permit(), reader()]).collect();
     println!(
         "\n| uncontended, one thread, `memory:` | ns | ratio | spread of the ratio |\n|---|---|---|---|"

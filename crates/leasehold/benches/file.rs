@@ -220,7 +220,9 @@ fn shares(home: &Path) {
         })
     };
     // Once to warm up.
-    (mutex(), permit(), reader());
+    mutex();
+    permit();
+    reader();
     let runs: Vec<[f64; 3]> = (0..ROUNDS).map(|_| [mutex(), permit(), reader()]).collect();
     println!("\n| uncontended, one thread | µs | ratio | spread |\n|---|---|---|---|");
     for (i, what) in ["mutex: lock + release", "a permit: acquire + release", "a reader: read + release"]

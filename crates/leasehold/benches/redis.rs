@@ -227,7 +227,9 @@ fn shares(server: &Server, tasks: u64) {
         let mutex = || pairs(|locks, name| locks.mutex(name).lock().boxed());
         let permit = || pairs(|locks, name| locks.semaphore(name, 5).acquire().boxed());
         let reader = || pairs(|locks, name| locks.rwlock(name).read().boxed());
-        (mutex().await, permit().await, reader().await);
+        mutex().await;
+        permit().await;
+        reader().await;
         let mut runs = Vec::new();
         for _ in 0..ROUNDS {
             runs.push([mutex().await, permit().await, reader().await]);

@@ -125,11 +125,12 @@ fn attack(store: &str, url: &str, role: &str, grants: u64, lasts: Duration) -> (
     let judged = history.judged(0);
     println!(
         "{store}: {} acquisitions in {took:.1?}, {} kills; {} beside somebody they exclude; up to {} readers at once; a writer \
-         got in {back:.0?} after the last kill; {} requests failed",
+         got in {} ms after the last kill; {} requests failed",
         judged.grants,
         lives.len(),
         judged.too_many,
         judged.readers_most,
+        back.as_millis(),
         history.failed.len()
     );
     assert!(lives.len() as u64 > PROCESSES && judged.grants as u64 >= grants, "too calm to prove anything");

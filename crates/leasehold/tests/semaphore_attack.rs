@@ -207,8 +207,8 @@ fn attack(home: &Home, place: &Place, how: &str) {
     let (dead_for, dead) = seen.dead_for(&lives);
     println!(
         "{how}, {}: {} grants in {took:.1?} ({} by the store's record, {} of them from a line of at most {}), {} kills, {} \
-         samples; permits at most: {} recorded, {} seen, {} believed in; the dead held theirs for {dead_for:.0?} at most ({dead} \
-         did), and all were back after {all_back:.0?}; {} overtaken; {} requests failed",
+         samples; permits at most: {} recorded, {} seen, {} believed in; the dead held theirs for {} ms at most ({dead} \
+         did), and all were back after {} ms; {} overtaken; {} requests failed",
         if let Place::Server(server) = place { format!("{:?}", server.kind()) } else { "file".to_owned() },
         believed.grants,
         recorded.grants,
@@ -219,6 +219,8 @@ fn attack(home: &Home, place: &Place, how: &str) {
         recorded.permits_most,
         seen.permits_most,
         believed.permits_most,
+        dead_for.as_millis(),
+        all_back.as_millis(),
         recorded.overtaken.len(),
         history.failed.len(),
     );
