@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) processes: u64,
     /// By how many seconds a wall clock is off at most, either way.
     pub(crate) moved_s: u64,
-    /// A process lives for so long at least, and at most.
+    /// A process lives for so long at least, and at most; the first ones no longer than twice the least.
     pub(crate) lives_ms: (u64, u64),
     /// It goes on until there were so many grants, and for so long at least. At the end, everybody is killed.
     pub(crate) grants: u64,
@@ -72,6 +72,7 @@ impl Plan {
             let role = format!("{} {label} {}", self.role, slot * 1_000_000 + number * 1_000);
             let worker = Worker::start_under(&clock, &role, home);
             let (shortest, longest) = self.lives_ms;
+            let longest = if number == 0 { 2 * shortest } else { longest };
             let dies = Instant::now() + ms(shortest + dice.below(longest - shortest));
             while Instant::now() < dies && !is_over.load(Ordering::SeqCst) {
                 std::thread::sleep(ms(5 + dice.below(20)));
