@@ -17,6 +17,7 @@ use common::history::{History, Judged, Life, Part, stamp};
 use common::record::{self, Verdict};
 use common::worker::play;
 use common::{Dice, Home, home_in_memory, ms, scaled, secs};
+use futures_util::future::join_all;
 use leasehold::store::file::File;
 use leasehold_lab::{Client, Kind, Reply, Server};
 use rusqlite::Connection;
@@ -102,9 +103,7 @@ async fn permits(post: Arc<Post>, how: &str) {
             }
         })
     });
-    for client in clients.collect::<Vec<_>>() {
-        client.await.unwrap();
-    }
+    drop(join_all(clients).await);
 }
 
 /// Where they take them from.
