@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::claim::Names;
+use crate::claim::{Names, Share};
 #[cfg(not(shuttle))]
 use crate::clock::Clock;
 use crate::clock::Deadline;
@@ -12,6 +12,7 @@ use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
+use crate::locks::Client;
 use crate::meeting::Baton;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -126,6 +127,32 @@ impl Lease {
         let tenancy = baton.held.tenancy().clone();
         tenancy.take_in_hand(baton.fence);
         Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
+    }
+
+    /// The same lease, after something that came to nothing.
+    pub(crate) fn again(baton: Baton, since: Deadline) -> Self {
+        let tenancy = baton.held.tenancy().clone();
+        Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
+    }
+
+    pub(crate) fn take_baton(&mut self) -> Option<Baton> {
+        self.baton.take()
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.proof.tenancy.client
+    }
+
+    pub(crate) fn share(&self) -> Share {
+        self.proof.tenancy.ticket.share
+    }
+
+    pub(crate) fn since(&self) -> Deadline {
+        self.proof.since
+    }
+
+    pub(crate) fn lost_as(&self, reason: Loss) -> Error {
+        self.proof.tenancy.lost(reason)
     }
 
     #[cfg(not(shuttle))]

@@ -20,7 +20,8 @@
 //!
 //! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
 //! - [`Locks::rwlock`] gives an [`RwLock`], which many readers hold or one writer; [`Locks::semaphore`] a [`Semaphore`], which
-//!   has so many permits. What they give is a [`Lease`] too.
+//!   has so many permits. What they give is a [`Lease`] too. A writer's becomes a reader's by
+//!   [`downgrade`](Lease::downgrade), and a reader's perhaps a writer's by [`upgrade`](Lease::upgrade).
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -42,6 +43,7 @@ mod claim;
 pub mod clock;
 mod closing;
 mod connect;
+mod convert;
 mod detached;
 #[cfg(not(shuttle))]
 pub mod doctor;
@@ -68,6 +70,7 @@ pub use claim::{
 };
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
+pub use convert::Upgrade;
 pub use detached::Detached;
 pub use error::{Error, Result};
 pub use event::{Event, Loss};

@@ -30,7 +30,7 @@ use crate::token::Token;
 use engine::Engine;
 
 pub use kinds::{Mutex, RwLock, Semaphore};
-pub use lease::{Detached, Lease};
+pub use lease::{Detached, Lease, Upgrade};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
 pub fn connect(url: &str) -> Result<Locks> {

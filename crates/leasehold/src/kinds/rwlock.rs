@@ -22,6 +22,8 @@ use crate::sync::Arc;
 /// On a store that is [fair](crate::Capabilities::fair), they are served in order of arrival. So a writer that waits stops new
 /// readers, and readers cannot starve it; those who come behind it are let in together once it is done.
 ///
+/// A writer's lease becomes a reader's, and a reader's a writer's, without a gap: [`Lease::downgrade`], [`Lease::upgrade`].
+///
 /// Setting it up sends nothing; a value that is not valid is reported when the lock is asked for. It can be kept, cloned, and
 /// locked any number of times; the futures it gives do not borrow it.
 ///

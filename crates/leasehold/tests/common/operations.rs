@@ -164,6 +164,33 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             and_back(detached).await
         })
     }),
+    ("downgrade", |it, cut| {
+        Box::pin(async move {
+            let writer = it.a.rwlock("x").write().await.unwrap();
+            let proof = writer.proof();
+            let reader = cut.off(it, writer.downgrade()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            reader.is_some()
+        })
+    }),
+    ("upgrade", |it, cut| {
+        Box::pin(async move {
+            let reader = it.a.rwlock("x").read().await.unwrap();
+            let proof = reader.proof();
+            let writer = cut.off(it, reader.upgrade()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            writer.is_some()
+        })
+    }),
+    ("upgrade beside a reader", |it, cut| {
+        Box::pin(async move {
+            let (reader, other) =
+                (it.a.rwlock("x").read().await.unwrap(), it.b.rwlock("x").read().await.unwrap());
+            let refused = cut.off(it, reader.upgrade()).await;
+            assert!(other.is_valid());
+            matches!(refused, Some(Ok(leasehold::Upgrade::Refused(lease))) if lease.is_valid())
+        })
+    }),
     ("extend", |it, cut| {
         Box::pin(async move {
             let lease = it.a.mutex("x").lock().await.unwrap();
