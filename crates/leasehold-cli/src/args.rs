@@ -177,6 +177,7 @@ Examples:
   leasehold run --skip nightly -- ./report.sh        somebody is at it: nothing to do, exit 0
   leasehold run -w 30 -E 1 deploy -- make deploy     wait 30 s, then exit 1
   leasehold run --permits 3 encode -- ffmpeg in out  at most three at a time
+  leasehold run db --also cache -- ./migrate         both, or wait for both
   leasehold run nightly -c 'dump | gzip > dump.gz'   through the shell"
 )]
 pub(crate) struct Run {
@@ -202,6 +203,12 @@ pub(crate) struct Run {
     /// Be one of at most N, or take TAKE of N permits
     #[arg(long, value_name = "N[/TAKE]", value_parser = permits, help_heading = "Kind of share")]
     pub(crate) permits: Option<Permits>,
+    /// Hold this name too, all or none; can be given several times
+    ///
+    /// In whatever order names are given, those who want some of the same never wait for each other in a circle. LEASEHOLD_NAME
+    /// is NAME alone; the fence is one for all.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["shared", "permits"], help_heading = "Kind of share")]
+    pub(crate) also: Vec<OsString>,
     /// How long the lock outlives this process, should it die
     #[arg(long, value_name = "DUR", default_value = "30s", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) ttl: Duration,

@@ -22,6 +22,7 @@
 //! - [`Locks::rwlock`] gives an [`RwLock`], which many readers hold or one writer; [`Locks::semaphore`] a [`Semaphore`], which
 //!   has so many permits. What they give is a [`Lease`] too. A writer's becomes a reader's by
 //!   [`downgrade`](Lease::downgrade), and a reader's perhaps a writer's by [`upgrade`](Lease::upgrade).
+//! - [`Locks::all`] gives [`All`]: several names, all or none, on one lease.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -31,7 +32,6 @@
 //!   (names in the documentation of [`event`]).
 //! - [`doctor`] says whether a store is fit for locks, and what to do where it is not.
 //! - [`blocking`] is the same for code that is not async.
-//! - [`Names`] are what stores decide already; a lock over several names at once is still to come.
 //! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
 //!   also the conformance suite and a wrapper that loses, delays and repeats.
 
@@ -75,6 +75,7 @@ pub use detached::Detached;
 pub use error::{Error, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;
+pub use kinds::all::All;
 pub use kinds::mutex::Mutex;
 pub use kinds::rwlock::RwLock;
 pub use kinds::semaphore::Semaphore;

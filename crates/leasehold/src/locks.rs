@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
-use crate::claim::{Adopted, Evicted, Share, Status, Ticket};
+use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::connect::Options;
@@ -14,12 +14,13 @@ use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
+use crate::kinds::all::All;
 use crate::kinds::mutex::Mutex;
 use crate::kinds::rwlock::RwLock;
 use crate::kinds::semaphore::Semaphore;
 use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
-use crate::store::{Capabilities, Store};
+use crate::store::{Capabilities, Ordered, Store};
 use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -53,6 +54,7 @@ const LAST_EVENTS: Duration = Duration::from_secs(1);
 impl Locks {
     pub(crate) fn start(store: Arc<dyn Store>, options: Options) -> Result<Self> {
         require_runtime()?;
+        let store = Ordered::over(store);
         let events = Events::new(options.hook.clone());
         let hall = Arc::new(Hall::new(store.clock().clone()));
         let client = Client {
@@ -88,6 +90,14 @@ impl Locks {
     /// A name or a limit that is not valid is reported when permits are asked for.
     pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
         Semaphore::new(self.client.clone(), name.into_name(), limit)
+    }
+
+    /// Several names at once, all or none, on one lease.
+    ///
+    /// Names that are not valid are reported when they are asked for.
+    pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
+        let names: Result<Vec<Name>> = names.into_iter().map(IntoName::into_name).collect();
+        All::new(self.client.clone(), names.and_then(Names::new))
     }
 
     /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or
@@ -236,9 +246,6 @@ impl Client {
         match request.share {
             Share::Shared if !can.shared => unsupported("shared locks", "it cannot count readers"),
             Share::Permits(_) if !can.permits => unsupported("permits", "it cannot keep a limit"),
-            _ if request.names.only().is_none() && !can.several_names => {
-                unsupported("several names at once", "it cannot take them in one step")
-            }
             _ => Ok(()),
         }
     }

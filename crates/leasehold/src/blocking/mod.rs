@@ -29,7 +29,7 @@ use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
 
-pub use kinds::{Mutex, RwLock, Semaphore};
+pub use kinds::{All, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
@@ -76,6 +76,11 @@ impl Locks {
     /// So many permits, and no more. See [`crate::Locks::semaphore`].
     pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
         Semaphore { inner: self.inner.semaphore(name, limit), engine: self.engine.clone() }
+    }
+
+    /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].
+    pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
+        All { inner: self.inner.all(names), engine: self.engine.clone() }
     }
 
     /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].

@@ -1,5 +1,6 @@
 //! The kinds of lock, each a friendly face over a [`Share`](crate::Share).
 
+pub mod all;
 pub mod mutex;
 pub mod rwlock;
 pub mod semaphore;

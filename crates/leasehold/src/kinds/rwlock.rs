@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::settings::Setup;
-use crate::claim::Share;
+use crate::claim::{Names, Share};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -60,7 +60,7 @@ pub struct RwLock {
 
 impl RwLock {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        RwLock { setup: Setup::new(client, name) }
+        RwLock { setup: Setup::new(client, name.map(Names::from)) }
     }
 
     /// How long the lock outlives a holder that dies.

@@ -126,6 +126,26 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             let_go_while(it, taken, waiting).await
         })
     }),
+    ("all of several names", |it, cut| {
+        Box::pin(async move { cut.off(it, it.a.all(["x", "y", "z"]).lock()).await.is_some() })
+    }),
+    // On a store that takes them one by one, the first is held while the second is waited for.
+    ("all of several names behind another client", |it, cut| {
+        Box::pin(async move {
+            let lease = it.b.mutex("y").lock().await.unwrap();
+            let waiting = async { cut.off(it, it.a.all(["z", "y", "x"]).lock()).await.is_some() };
+            let_go_while(it, lease, waiting).await
+        })
+    }),
+    ("release of several names", |it, cut| {
+        Box::pin(async move {
+            let lease = it.a.all(["x", "y"]).lock().await.unwrap();
+            let proof = lease.proof();
+            let finished = cut.off(it, lease.release()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            finished.is_some()
+        })
+    }),
     ("the first of two waiters", |it, cut| {
         Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
     }),

@@ -112,8 +112,8 @@ fn hold(
 ) -> Result<Done, Failure> {
     if plan.waits_for_itself() {
         speaker.warn(format!(
-            "`{}` is held by the command that this one was started from; if that is on the same store, this waits for ever",
-            plan.name
+            "{} is held by the command that this one was started from; if that is on the same store, this waits for ever",
+            plan.names
         ));
     }
     let asked = office.now();
@@ -131,14 +131,14 @@ fn hold(
     };
     let since = office.now();
     let waited = short(since.since(asked));
-    speaker.detail(format!("`{}` acquired after {waited}, fence {}", plan.name, lease.fence()));
+    speaker.detail(format!("{} acquired after {waited}, fence {}", plan.names, lease.fence()));
     let lifeline = if plan.close { None } else { locks.lifeline()? };
     // Whoever does not want it any more need not have it started.
     if let Some(caught) = office.listen(Some(Duration::ZERO))?.into_iter().find(|caught| caught.ends()) {
         return Ok(caught.into());
     }
     let job = Job::start(plan.command(lease.fence()), lifeline).map_err(|error| {
-        Failure::internal(format!("cannot start a process: {error}; `{}` is given back", plan.name))
+        Failure::internal(format!("cannot start a process: {error}; {} is given back", plan.names))
     })?;
     let (proof, bell) = (lease.proof(), office.bell());
     office.spawn(async move {
@@ -185,19 +185,15 @@ fn conclude(
     };
     match end {
         Some(Ok(())) if !kept.is_zero() => {
-            speaker.detail(format!(
-                "`{}` is kept for another {}, as --at-least says",
-                plan.name,
-                short(kept)
-            ));
+            speaker.detail(format!("{} is kept for another {}, as --at-least says", plan.names, short(kept)));
             Ok(code)
         }
         Some(Ok(())) => {
-            speaker.detail(format!("`{}` given back after {}", plan.name, short(office.now().since(since))));
+            speaker.detail(format!("{} given back after {}", plan.names, short(office.now().since(since))));
             Ok(code)
         }
         Some(Err(Error::Lost { reason, .. })) => {
-            speaker.error(format!("the lease on `{}` was lost: {reason}", plan.name));
+            speaker.error(format!("the lease on {} was lost: {reason}", plan.names));
             speaker.error(after_a_loss(plan, verdict.ended));
             Ok(LOST)
         }
@@ -207,8 +203,8 @@ fn conclude(
         }
         None => {
             speaker.warn(format!(
-                "the store has not said that it took `{}` back; it is free when its TTL of {} is over",
-                plan.name,
+                "the store has not said that it took {} back; it is free when its TTL of {} is over",
+                plan.names,
                 short(plan.ttl)
             ));
             Ok(code)

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use leasehold::{Fence, Name, Owner, Permits};
+use leasehold::{Fence, Name, Names, Owner, Permits};
 use rustix::process::Signal;
 
 use super::job::shell;
@@ -29,7 +29,9 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) name: Name,
+    /// What the command is told; one of `names`.
+    name: Name,
+    pub(super) names: Names,
     pub(super) kind: Kind,
     pub(super) owner: Owner,
     pub(super) ttl: Duration,
@@ -84,9 +86,12 @@ impl Plan {
             (None, Some((program, rest))) if !program.is_empty() => (program.clone(), rest.to_vec()),
             _ => return Err(Failure::usage("what is to be run? Write the command after `--`")),
         };
+        let all = std::iter::once(&args.name).chain(&args.also).map(|given| name(given));
+        let all: Vec<Name> = all.collect::<Result<_, _>>()?;
         let does_not_wait = args.waiting.nonblock || (args.skip && args.waiting.wait.is_none());
         Ok(Plan {
             name: name(&args.name)?,
+            names: Names::new(all)?,
             kind: match args.permits {
                 Some(permits) => Kind::Permits(permits),
                 None if args.shared => Kind::Shared,
@@ -142,7 +147,9 @@ impl Plan {
 
     /// Whether whoever started this holds what it asks for, and nobody said how long to wait.
     pub(super) fn waits_for_itself(&self) -> bool {
-        let is_held = std::env::var_os("LEASEHOLD_NAME").is_some_and(|name| name == self.name.as_str());
+        let is_held =
+            |name: &Name| std::env::var_os("LEASEHOLD_NAME").is_some_and(|held| held == name.as_str());
+        let is_held = self.names.into_iter().any(is_held);
         is_held && self.kind == Kind::Exclusive && self.wait.is_none()
     }
 

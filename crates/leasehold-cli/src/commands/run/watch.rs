@@ -154,11 +154,11 @@ impl<'a> Watch<'a> {
         }
         if !self.plan.close && !std::mem::replace(&mut self.lingering_is_told, true) {
             self.speaker.tell(format!(
-                "`{}` has ended, but something it started still runs: {}. `{}` is held until that ends too; --close lets \
+                "`{}` has ended, but something it started still runs: {}. {} is held until that ends too; --close lets \
                  go at once",
                 self.plan.shown(),
                 list(&self.job.living()),
-                self.plan.name
+                self.plan.names
             ));
         }
         self.plan.close
@@ -241,7 +241,7 @@ impl<'a> Watch<'a> {
                  work beside it"
             ),
         };
-        self.speaker.error(format!("the lease on `{}` {what}. {then}", self.plan.name));
+        self.speaker.error(format!("the lease on {} {what}. {then}", self.plan.names));
         if let (Some(Err(error)), Some(program)) = (hook, &self.plan.hook) {
             self.speaker.error(format!(
                 "cannot run `{}`, the program of --on-lost-exec: {error}; nobody was told but you",
@@ -297,10 +297,10 @@ impl<'a> Watch<'a> {
         {
             let then = match self.is_lost {
                 true => format!(
-                    "It runs on without `{}`: end it yourself before somebody takes that",
-                    self.plan.name
+                    "It runs on without {}: end it yourself before somebody takes that",
+                    self.plan.names
                 ),
-                false => format!("`{}` is held until it ends", self.plan.name),
+                false => format!("{} is held until it ends", self.plan.names),
             };
             self.speaker.error(format!("could not be ended: {}. {then}", list(&living)));
         }
