@@ -136,6 +136,13 @@ pub(crate) async fn acquire_detached(
     arriving.let_loose(start).map(Outcome::Taken)
 }
 
+/// What is said to one whose wait since then was over before the store was asked: who is in the way.
+pub(crate) async fn given_up<T>(client: &Client, request: &Request, start: Deadline) -> Result<Outcome<T>> {
+    client.check(request)?;
+    let busy = who_is_in_the_way(client, request).await?;
+    Ok(no(client, request, busy, start, Wait::Forever))
+}
+
 fn no<T>(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome<T> {
     let waited = match wait {
         Wait::Never => Duration::ZERO,

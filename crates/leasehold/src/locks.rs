@@ -17,12 +17,13 @@ use crate::keeper::Keeper;
 use crate::kinds::all::All;
 use crate::kinds::mutex::Mutex;
 use crate::kinds::rwlock::RwLock;
+use crate::kinds::scope::{Scope, Scopes};
 use crate::kinds::semaphore::Semaphore;
 use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
 use crate::store::{Capabilities, Ordered, Store};
 use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
-use crate::token::Token;
+use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
 /// A client of a store: what [`connect`](crate::connect) gives.
@@ -42,6 +43,7 @@ pub(crate) struct Client {
     pub(crate) events: Events,
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
+    pub(crate) scopes: Scopes,
     ids: AtomicU64,
 }
 
@@ -65,6 +67,7 @@ impl Locks {
             events,
             defaults: options,
             closing: Arc::default(),
+            scopes: Scopes::default(),
             ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
@@ -98,6 +101,14 @@ impl Locks {
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         let names: Result<Vec<Name>> = names.into_iter().map(IntoName::into_name).collect();
         All::new(self.client.clone(), names.and_then(Names::new))
+    }
+
+    /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same
+    /// are the same.
+    ///
+    /// An owner that is not valid is reported when a lock is asked for.
+    pub fn owner(&self, id: impl AsRef<str>) -> Scope {
+        Scope::new(self.client.clone(), Owner::new(id))
     }
 
     /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or

@@ -15,6 +15,7 @@
 mod engine;
 mod kinds;
 mod lease;
+mod scope;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use engine::Engine;
 
 pub use kinds::{All, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
+pub use scope::{CountedLease, ReentrantMutex, Scope};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
 pub fn connect(url: &str) -> Result<Locks> {
@@ -81,6 +83,11 @@ impl Locks {
     /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         All { inner: self.inner.all(names), engine: self.engine.clone() }
+    }
+
+    /// An owner under whose name a lock that it holds already may be taken again. See [`crate::Locks::owner`].
+    pub fn owner(&self, id: impl AsRef<str>) -> Scope {
+        Scope { inner: self.inner.owner(id), engine: self.engine.clone() }
     }
 
     /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].

@@ -3,5 +3,6 @@
 pub mod all;
 pub mod mutex;
 pub mod rwlock;
+pub mod scope;
 pub mod semaphore;
 mod settings;

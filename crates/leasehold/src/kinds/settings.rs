@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached};
+use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached, given_up};
 use crate::claim::{Names, Share};
+use crate::clock::Deadline;
 use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -98,6 +99,10 @@ impl Setup {
         })
     }
 
+    pub(super) fn patience(&self) -> Patience {
+        self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience)
+    }
+
     fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
         // The first thing wrong is the one reported.
         if let Ok(settings) = &mut self.settings
@@ -111,11 +116,7 @@ impl Setup {
 
     /// What is wrong with the settings, or else with the share, is told when it is sent.
     pub(super) fn ask(&self, share: Result<Share>) -> Asking {
-        Asking {
-            client: self.client.clone(),
-            request: self.request(share),
-            patience: self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience),
-        }
+        Asking { client: self.client.clone(), request: self.request(share), patience: self.patience() }
     }
 
     fn request(&self, share: Result<Share>) -> Result<Arc<Request>> {
@@ -174,6 +175,21 @@ pub(super) struct Asking {
 }
 
 impl Asking {
+    /// The same, for one who has waited for a while already.
+    pub(super) fn within(self, patience: Patience) -> Self {
+        Asking { patience, ..self }
+    }
+
+    /// The error of one whose wait since then was over before it came to asking.
+    pub(super) async fn given_up(self, start: Deadline) -> Error {
+        let asked = async {
+            let request = self.request?;
+            let outcome = given_up(&self.client, &request, start).await?;
+            taken::<Lease>(&request, outcome)
+        };
+        asked.await.err().unwrap_or(Error::Closed)
+    }
+
     /// Waits as long as was said; busy is an error then.
     pub(super) async fn wait(self) -> Result<Lease> {
         let request = self.request?;

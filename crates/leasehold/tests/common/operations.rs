@@ -146,6 +146,22 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             finished.is_some()
         })
     }),
+    ("lock of an owner behind another client", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move {
+            cut.off(it, it.a.owner("me").mutex("x").lock()).await.is_some()
+        }))
+    }),
+    ("the last one out of an owner's", |it, cut| {
+        Box::pin(async move {
+            let mutex = it.a.owner("me").mutex("x");
+            let (one, two) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
+            one.release().await.unwrap();
+            let proof = two.proof();
+            let finished = cut.off(it, two.release()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            finished.is_some()
+        })
+    }),
     ("the first of two waiters", |it, cut| {
         Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
     }),
