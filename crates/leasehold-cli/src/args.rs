@@ -177,6 +177,7 @@ Examples:
   leasehold run --skip nightly -- ./report.sh        somebody is at it: nothing to do, exit 0
   leasehold run -w 30 -E 1 deploy -- make deploy     wait 30 s, then exit 1
   leasehold run --permits 3 encode -- ffmpeg in out  at most three at a time
+  leasehold run --once-per 23h nightly -- ./report   on one of many machines, once a day
   leasehold run db --also cache -- ./migrate         both, or wait for both
   leasehold run nightly -c 'dump | gzip > dump.gz'   through the shell"
 )]
@@ -215,6 +216,19 @@ pub(crate) struct Run {
     /// Keep it for so long in any case, also if COMMAND ends sooner: for cron jobs on machines whose clocks differ
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) at_least: Option<Duration>,
+    /// Run it at most once in this time, on whichever machine comes first; elsewhere do nothing and succeed
+    ///
+    /// The name stays taken for so long from where COMMAND was started, whatever its exit code. Choose less than the time between
+    /// two starts, such as 23h for a daily job: clocks and starts differ. A run that is lost, or dies with its machine, does
+    /// not count.
+    #[arg(
+        long,
+        value_name = "DUR",
+        value_parser = duration::parse,
+        conflicts_with_all = ["at_least", "skip", "nonblock", "wait", "conflict_exit_code", "shared", "permits"],
+        help_heading = "Holding"
+    )]
+    pub(crate) once_per: Option<Duration>,
     /// End COMMAND after so long, with exit code 124
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Loss and time limits")]
     pub(crate) max_runtime: Option<Duration>,

@@ -1,9 +1,9 @@
-//! `leasehold run` with several names.
+//! `leasehold run` with several names, and once in a period.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Home, Running};
+use common::{Home, Running, until};
 
 fn is_held(home: &Home, name: &str) -> bool {
     home.call(["inspect", name]).0 == 75
@@ -58,4 +58,46 @@ fn several_names_are_had_alone() {
     let (code, _, said) = home.run("run x --also {} -- true");
     assert_eq!(code, 64, "{said}");
     assert!(said.contains("invalid name"), "{said}");
+}
+
+#[test]
+fn once_in_a_period_whoever_comes_first() {
+    let home = Home::in_memory();
+    let (code, out, said) = home.call(["run", "--once-per", "2s", "x", "--", "sh", "-c", "echo ran; exit 3"]);
+    assert_eq!((code, out.as_str(), said.as_str()), (3, "ran\n", ""));
+    for _ in 0..3 {
+        let (code, out, said) = home.run("run --once-per 2s x -- echo again");
+        assert_eq!((code, out.as_str()), (0, ""));
+        assert!(
+            said.contains("`x` was run by ") && said.contains("already, or is being run: nothing to do"),
+            "{said}"
+        );
+    }
+    assert_eq!(home.run("run -q --once-per 2s x -- echo again"), (0, String::new(), String::new()));
+    // For as long as was said, from where it began, and no longer.
+    until(|| home.run("run --once-per 2s x -- echo next").1 == "next\n", "the next period");
+}
+
+#[test]
+fn a_run_that_is_under_way_is_not_run_a_second_time_and_a_dead_one_does_not_count() {
+    let home = Home::in_memory();
+    let mut first =
+        home.start(["run", "--once-per", "10m", "x", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    assert_eq!(first.line(), "ready");
+    let (code, out, said) = home.run("run --once-per 10m x -- echo again");
+    assert_eq!((code, out.as_str()), (0, ""), "{said}");
+    // With its machine, it would be its TTL.
+    first.child.kill().unwrap();
+    until(|| home.run("run --once-per 10m x -- echo again").1 == "again\n", "the dead one to be replaced");
+}
+
+#[test]
+fn once_in_a_period_excludes_what_makes_no_sense_beside_it() {
+    let home = Home::in_memory();
+    for also in ["--skip", "-n", "-w 1", "-E 3", "--at-least 1s", "-s", "--permits 2"] {
+        let (code, _, said) = home.run(&format!("run --once-per 1h {also} x -- true"));
+        assert_eq!(code, 64, "{also}: {said}");
+    }
+    let (code, _, said) = home.run("run --once-per 0 x -- true");
+    assert_eq!(code, 64, "{said}");
 }

@@ -218,9 +218,15 @@ impl Lease {
     /// # Cancel safety
     /// Dropped before its end, the lock is given back in the background. Once it has given the detached lease, that stays until
     /// it is released or its TTL is over.
-    pub async fn detach(mut self, ttl: Duration) -> Result<Detached> {
-        let ttl = Ttl::new(ttl)?;
+    pub async fn detach(self, ttl: Duration) -> Result<Detached> {
+        Ttl::new(ttl)?;
         Detached::refuse_max_hold(self.proof.tenancy.max_hold())?;
+        self.leave_for(ttl).await
+    }
+
+    /// The same where the limit on holding was on work that is over now.
+    pub(crate) async fn leave_for(mut self, ttl: Duration) -> Result<Detached> {
+        let ttl = Ttl::new(ttl)?;
         let reason = self.proof.loss();
         let baton = match (reason, self.baton.take_if(|_| reason.is_none())) {
             (None, Some(baton)) => baton,

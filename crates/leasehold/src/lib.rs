@@ -24,6 +24,7 @@
 //!   [`downgrade`](Lease::downgrade), and a reader's perhaps a writer's by [`upgrade`](Lease::upgrade).
 //! - [`Locks::all`] gives [`All`]: several names, all or none, on one lease.
 //! - [`Locks::owner`] gives a [`Scope`], in which a lock that is held may be taken again, counted.
+//! - [`Locks::once`] gives [`Once`]: at most one run per period.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -78,6 +79,7 @@ pub use event::{Event, Loss};
 pub use fence::Fence;
 pub use kinds::all::All;
 pub use kinds::mutex::Mutex;
+pub use kinds::once::{Once, Turn};
 pub use kinds::rwlock::RwLock;
 pub use kinds::scope::{CountedLease, ReentrantMutex, Scope};
 pub use kinds::semaphore::Semaphore;

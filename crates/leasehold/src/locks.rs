@@ -16,6 +16,7 @@ use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::kinds::all::All;
 use crate::kinds::mutex::Mutex;
+use crate::kinds::once::Once;
 use crate::kinds::rwlock::RwLock;
 use crate::kinds::scope::{Scope, Scopes};
 use crate::kinds::semaphore::Semaphore;
@@ -101,6 +102,13 @@ impl Locks {
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         let names: Result<Vec<Name>> = names.into_iter().map(IntoName::into_name).collect();
         All::new(self.client.clone(), names.and_then(Names::new))
+    }
+
+    /// At most one run per [period](Once::per), in the whole fleet.
+    ///
+    /// A name that is not valid is reported when a run is asked for.
+    pub fn once(&self, name: impl IntoName) -> Once {
+        Once::new(self.client.clone(), name.into_name())
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same

@@ -15,6 +15,7 @@
 mod engine;
 mod kinds;
 mod lease;
+mod once;
 mod scope;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use engine::Engine;
 
 pub use kinds::{All, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
+pub use once::{Once, Turn};
 pub use scope::{CountedLease, ReentrantMutex, Scope};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
@@ -83,6 +85,11 @@ impl Locks {
     /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         All { inner: self.inner.all(names), engine: self.engine.clone() }
+    }
+
+    /// At most one run per period, in the whole fleet. See [`crate::Locks::once`].
+    pub fn once(&self, name: impl IntoName) -> Once {
+        Once { inner: self.inner.once(name), engine: self.engine.clone() }
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. See [`crate::Locks::owner`].

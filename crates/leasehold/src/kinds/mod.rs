@@ -2,6 +2,7 @@
 
 pub mod all;
 pub mod mutex;
+pub mod once;
 pub mod rwlock;
 pub mod scope;
 pub mod semaphore;

@@ -162,6 +162,17 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             finished.is_some()
         })
     }),
+    ("a run once in a period", |it, cut| {
+        Box::pin(async move {
+            let ran = cut.off(it, it.a.once("x").per(secs(60)).run(|_| tokio::time::sleep(ms(1)))).await;
+            let is_through = ran.is_some();
+            // What got through was meant to stay.
+            if is_through {
+                it.b.evict("x").await.unwrap();
+            }
+            is_through
+        })
+    }),
     ("the first of two waiters", |it, cut| {
         Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
     }),

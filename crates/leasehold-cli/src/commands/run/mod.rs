@@ -122,7 +122,9 @@ fn hold(
     let acquiring = async move { waiting::acquire(its_locks, &its_plan, its_clock, line).await };
     let lease = match office.ask(acquiring)? {
         Asked::Answer(Ok(lease)) => lease,
-        Asked::Answer(Err(error @ Error::Busy { .. })) => return plan.not_acquired(&error).map(Done::with),
+        Asked::Answer(Err(error @ Error::Busy { .. })) => {
+            return plan.not_acquired(&error, speaker).map(Done::with);
+        }
         Asked::Answer(Err(error)) => return Err(error.into()),
         Asked::Signal(caught) => {
             line.clear();
@@ -185,7 +187,8 @@ fn conclude(
     };
     match end {
         Some(Ok(())) if !kept.is_zero() => {
-            speaker.detail(format!("{} is kept for another {}, as --at-least says", plan.names, short(kept)));
+            let option = if plan.once { "--once-per" } else { "--at-least" };
+            speaker.detail(format!("{} is kept for another {}, as {option} says", plan.names, short(kept)));
             Ok(code)
         }
         Some(Ok(())) => {
