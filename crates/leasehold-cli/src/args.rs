@@ -78,6 +78,15 @@ pub(crate) enum Command {
     ///
     /// COMMAND finds LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_OWNER and LEASEHOLD_TTL_MS in its environment.
     Run(Run),
+    /// Keep a command running on one machine, and on another when that one dies
+    ///
+    /// Campaigns for NAME, and runs COMMAND while it leads. Started on several machines, COMMAND runs on one of them; should that
+    /// one die, or be cut off from the store, COMMAND is stopped there and started on the next. When COMMAND ends by
+    /// itself, this one resigns and campaigns again after a pause, from 1 s up to 30 s where it ends again and again. INT, TERM,
+    /// HUP and QUIT go to COMMAND, and end the campaign.
+    ///
+    /// COMMAND finds LEASEHOLD_NAME, LEASEHOLD_FENCE (the term), LEASEHOLD_OWNER and LEASEHOLD_TTL_MS in its environment.
+    Elect(Elect),
     /// List the names that are held or waited for
     #[command(alias = "list")]
     Ls(Ls),
@@ -255,6 +264,74 @@ pub(crate) struct Run {
     /// Nor does anything that COMMAND started keep the lock if leasehold itself is killed.
     #[arg(short = 'o', long, help_heading = "Holding")]
     pub(crate) close: bool,
+}
+
+#[derive(Debug, Arguments)]
+#[command(
+    override_usage = "leasehold elect [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold elect [OPTIONS] <NAME> -c <STRING>",
+    after_help = "\
+Exit codes: where a signal or --once ends it, COMMAND's own, or 128 + N if signal N ended that; 64 usage, \
+69 store unreachable at the start, 78 configuration, 79 lease lost and COMMAND could not be ended, 125 internal, \
+126 COMMAND cannot be executed, 127 COMMAND not found.
+
+Examples:
+  leasehold elect scheduler -- ./scheduler           on every machine: one of them runs it
+  leasehold inspect scheduler                        who leads, and in which term"
+)]
+pub(crate) struct Elect {
+    /// The name to lead
+    pub(crate) name: OsString,
+    /// The command and its arguments; put `--` before it
+    #[arg(trailing_var_arg = true, required_unless_present = "string", conflicts_with = "string")]
+    pub(crate) command: Vec<OsString>,
+    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
+    #[arg(short = 'c', value_name = "STRING")]
+    pub(crate) string: Option<OsString>,
+    /// When COMMAND ends by itself, end with its exit code; do not campaign again
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How long a leader that dies is not replaced (on the file store: not at all)
+    #[arg(long, value_name = "DUR", default_value = "15s", value_parser = duration::parse)]
+    pub(crate) ttl: Duration,
+    /// Who campaigns and leads, for people [default: host:pid]
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) owner: Option<String>,
+    /// The signal that asks COMMAND to end
+    #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
+    pub(crate) signal: rustix::process::Signal,
+    /// How long after that signal whatever still runs is killed [default: 5s, or a quarter of the TTL if that is less]
+    #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Start this program if the lease is lost; LEASEHOLD_LOSS tells it why
+    #[arg(long, value_name = "CMD")]
+    pub(crate) on_lost_exec: Option<OsString>,
+}
+
+impl Elect {
+    /// One term of office is a run.
+    pub(crate) fn term(&self) -> Run {
+        Run {
+            name: self.name.clone(),
+            command: self.command.clone(),
+            string: self.string.clone(),
+            waiting: Waiting { nonblock: false, wait: None, conflict_exit_code: crate::exit::NOT_ACQUIRED },
+            skip: false,
+            shared: false,
+            exclusive: true,
+            permits: None,
+            also: Vec::new(),
+            ttl: self.ttl,
+            at_least: None,
+            once_per: None,
+            max_runtime: None,
+            on_lost: OnLost::Kill,
+            signal: self.signal,
+            kill_after: self.kill_after,
+            on_lost_exec: self.on_lost_exec.clone(),
+            owner: self.owner.clone(),
+            close: false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

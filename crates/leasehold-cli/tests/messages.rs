@@ -91,7 +91,7 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     let home = Home::in_memory();
 
     page.chapter("the manual");
-    for line in ["--help", "help run", "help lock", "help evict", "help adopt", "help doctor"] {
+    for line in ["--help", "help run", "help elect", "help lock", "help evict", "help adopt", "help doctor"] {
         page.run(&home, line);
     }
 

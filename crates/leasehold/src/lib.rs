@@ -25,6 +25,8 @@
 //! - [`Locks::all`] gives [`All`]: several names, all or none, on one lease.
 //! - [`Locks::owner`] gives a [`Scope`], in which a lock that is held may be taken again, counted.
 //! - [`Locks::once`] gives [`Once`]: at most one run per period.
+//! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
+//! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -78,6 +80,7 @@ pub use error::{Error, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;
 pub use kinds::all::All;
+pub use kinds::election::{Changes, Election, Leader, Leadership};
 pub use kinds::mutex::Mutex;
 pub use kinds::once::{Once, Turn};
 pub use kinds::rwlock::RwLock;

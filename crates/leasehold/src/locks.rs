@@ -15,6 +15,7 @@ use crate::event::Events;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::kinds::all::All;
+use crate::kinds::election::Election;
 use crate::kinds::mutex::Mutex;
 use crate::kinds::once::Once;
 use crate::kinds::rwlock::RwLock;
@@ -109,6 +110,13 @@ impl Locks {
     /// A name that is not valid is reported when a run is asked for.
     pub fn once(&self, name: impl IntoName) -> Once {
         Once::new(self.client.clone(), name.into_name())
+    }
+
+    /// One leader at a time among those who campaign, for a term.
+    ///
+    /// A name that is not valid is reported when it is asked for.
+    pub fn election(&self, name: impl IntoName) -> Election {
+        Election::new(self.client.clone(), name.into_name())
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same

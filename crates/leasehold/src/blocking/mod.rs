@@ -12,6 +12,7 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+mod election;
 mod engine;
 mod kinds;
 mod lease;
@@ -31,6 +32,7 @@ use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
 
+pub use election::{Changes, Election, Leadership};
 pub use kinds::{All, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
 pub use once::{Once, Turn};
@@ -90,6 +92,11 @@ impl Locks {
     /// At most one run per period, in the whole fleet. See [`crate::Locks::once`].
     pub fn once(&self, name: impl IntoName) -> Once {
         Once { inner: self.inner.once(name), engine: self.engine.clone() }
+    }
+
+    /// One leader at a time among those who campaign, for a term. See [`crate::Locks::election`].
+    pub fn election(&self, name: impl IntoName) -> Election {
+        Election { inner: self.inner.election(name), engine: self.engine.clone() }
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. See [`crate::Locks::owner`].

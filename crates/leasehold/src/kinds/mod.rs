@@ -1,6 +1,7 @@
 //! The kinds of lock, each a friendly face over a [`Share`](crate::Share).
 
 pub mod all;
+pub mod election;
 pub mod mutex;
 pub mod once;
 pub mod rwlock;

@@ -173,6 +173,13 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             is_through
         })
     }),
+    ("a campaign behind another client", |it, cut| {
+        Box::pin(while_held(
+            it,
+            &it.b,
+            async move { cut.off(it, it.a.election("x").campaign()).await.is_some() },
+        ))
+    }),
     ("the first of two waiters", |it, cut| {
         Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
     }),

@@ -50,6 +50,8 @@ pub(super) struct Watch<'a> {
     is_too_long: bool,
     /// What was pressed at the terminal, for the command and for us.
     pressed: Option<Signal>,
+    /// Somebody wants the command, and us, to end.
+    is_told: bool,
     stage: Stage,
     /// Only those are left who cannot be ended.
     only_survivors: bool,
@@ -78,6 +80,8 @@ pub(super) struct Verdict {
     /// Something of it runs on, and nobody can help that.
     pub(super) has_survivors: bool,
     pub(super) pressed: Option<Signal>,
+    /// Somebody told us to end, and so the command was.
+    pub(super) is_told: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -102,6 +106,7 @@ impl<'a> Watch<'a> {
             is_lost: false,
             is_too_long: false,
             pressed: None,
+            is_told: false,
             stage: Stage::Running,
             only_survivors: false,
             survivors_are_told: false,
@@ -114,6 +119,7 @@ impl<'a> Watch<'a> {
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.office.ears.watch(self.job.end());
         for caught in self.office.listen(Some(Duration::ZERO))? {
+            self.is_told |= caught.means_the_end();
             self.job.forward_early(caught);
         }
         loop {
@@ -138,6 +144,7 @@ impl<'a> Watch<'a> {
             is_too_long: self.is_too_long,
             has_survivors: self.only_survivors && !self.job.is_gone(),
             pressed: self.pressed,
+            is_told: self.is_told,
         })
     }
 
@@ -310,6 +317,7 @@ impl<'a> Watch<'a> {
         if caught.is_pressed() {
             self.pressed = Some(caught.signal);
         }
+        self.is_told |= caught.means_the_end();
         match caught.signal {
             Signal::TSTP => self.stop(false),
             // Somebody stopped us in a way we could not see.
