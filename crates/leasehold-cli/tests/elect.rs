@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::roles::{play, program};
@@ -46,22 +49,48 @@ fn newest(home: &Home) -> Option<Term> {
     whole.lines().last().and_then(parsed)
 }
 
-/// All that leaders ever wrote, in the order in which it was written: nobody after somebody with a higher term, and no term
-/// twice.
-fn exactly_one_at_any_time(home: &Home) -> usize {
-    let mut terms: Vec<Term> = Vec::new();
+/// All that leaders ever wrote, in the order in which it was written: no term is two leaders', and nobody writes after somebody
+/// with a higher term. Gives how many terms there were, and how many of them broke the second.
+fn terms(home: &Home) -> (usize, usize) {
+    let (mut leaders, mut late) = (BTreeMap::new(), BTreeSet::new());
+    let mut highest = 0;
     for line in home.read("terms").lines() {
         let term = parsed(line).unwrap();
-        match terms.last() {
-            Some(last) if *last == term => {}
-            Some(last) => {
-                assert!(term.fence > last.fence, "{term:?} after {last:?}");
-                terms.push(term);
-            }
-            None => terms.push(term),
+        assert_eq!(*leaders.entry(term.fence).or_insert(term), term, "two leaders in one term");
+        highest = highest.max(term.fence);
+        if term.fence < highest {
+            late.insert(term.fence);
         }
     }
-    terms.len()
+    (leaders.len(), late.len())
+}
+
+/// Counts how often this machine stood still for so long that a leader may not have been ended in time: nobody can do
+/// anything about that but what checks the fence.
+struct Stalls {
+    seen: Arc<AtomicUsize>,
+}
+
+impl Stalls {
+    fn watch() -> Self {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::downgrade(&seen);
+        std::thread::spawn(move || {
+            let mut last = Instant::now();
+            while let Some(seen) = counted.upgrade() {
+                std::thread::sleep(Duration::from_millis(5));
+                if last.elapsed() > Duration::from_millis(250) {
+                    seen.fetch_add(1, Ordering::SeqCst);
+                }
+                last = Instant::now();
+            }
+        });
+        Stalls { seen }
+    }
+
+    fn count(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
 }
 
 fn candidate(home: &Home, store: &str, leads: &str) -> Running {
@@ -73,14 +102,14 @@ fn candidate(home: &Home, store: &str, leads: &str) -> Running {
 /// how long it took until the next one led: half of the times, and the longest.
 fn killed_again_and_again(home: &Home, store: &str, kills: u64) -> (Duration, Duration) {
     let leads = program(home, "leads");
+    let stalls = Stalls::watch();
     let mut candidates: Vec<Running> = (0..3).map(|_| candidate(home, store, &leads)).collect();
     until(|| newest(home).is_some(), "the first leader");
     let mut times = Vec::new();
     while times.len() < kills as usize {
         let leader = newest(home).unwrap();
         let at = candidates.iter().position(|candidate| candidate.child.id() == leader.leasehold);
-        // (One that lost its lease on a machine that is busy: it is not a leader any more.)
-        let Some(at) = at else { panic!("{leader:?} is none of the candidates") };
+        let at = at.unwrap_or_else(|| panic!("{leader:?} is none of the candidates"));
         let killed = Instant::now();
         candidates[at].child.kill().unwrap();
         candidates[at].child.wait().unwrap();
@@ -90,8 +119,13 @@ fn killed_again_and_again(home: &Home, store: &str, kills: u64) -> (Duration, Du
         candidates[at] = candidate(home, store, &leads);
     }
     drop(candidates);
-    let terms = exactly_one_at_any_time(home);
+    let (terms, late) = terms(home);
     assert!(terms as u64 > kills, "{terms} terms");
+    let stalls = stalls.count();
+    assert!(
+        late <= stalls,
+        "{late} terms went on beside a later one; the machine stood still {stalls} times"
+    );
     times.sort();
     (times[times.len() / 2], times[times.len() - 1])
 }
