@@ -78,6 +78,15 @@ pub(crate) enum Command {
     ///
     /// COMMAND finds LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_OWNER and LEASEHOLD_TTL_MS in its environment.
     Run(Run),
+    /// Keep a command running on one machine, and on another when that one dies
+    ///
+    /// Campaigns for NAME, and runs COMMAND while it leads. Started on several machines, COMMAND runs on one of them; should that
+    /// one die, or be cut off from the store, COMMAND is stopped there and started on the next. When COMMAND ends by
+    /// itself, this one resigns and campaigns again after a pause, from 1 s up to 30 s where it ends again and again. INT, TERM,
+    /// HUP and QUIT go to COMMAND, and end the campaign.
+    ///
+    /// COMMAND finds LEASEHOLD_NAME, LEASEHOLD_FENCE (the term), LEASEHOLD_OWNER and LEASEHOLD_TTL_MS in its environment.
+    Elect(Elect),
     /// List the names that are held or waited for
     #[command(alias = "list")]
     Ls(Ls),
@@ -224,6 +233,8 @@ Examples:
   leasehold run --skip nightly -- ./report.sh        somebody is at it: nothing to do, exit 0
   leasehold run -w 30 -E 1 deploy -- make deploy     wait 30 s, then exit 1
   leasehold run --permits 3 encode -- ffmpeg in out  at most three at a time
+  leasehold run --once-per 23h nightly -- ./report   on one of many machines, once a day
+  leasehold run db --also cache -- ./migrate         both, or wait for both
   leasehold run nightly -c 'dump | gzip > dump.gz'   through the shell"
 )]
 pub(crate) struct Run {
@@ -249,12 +260,31 @@ pub(crate) struct Run {
     /// Be one of at most N, or take TAKE of N permits
     #[arg(long, value_name = "N[/TAKE]", value_parser = permits, help_heading = "Kind of share")]
     pub(crate) permits: Option<Permits>,
+    /// Hold this name too, all or none; can be given several times
+    ///
+    /// In whatever order names are given, those who want some of the same never wait for each other in a circle. LEASEHOLD_NAME
+    /// is NAME alone; the fence is one for all.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["shared", "permits"], help_heading = "Kind of share")]
+    pub(crate) also: Vec<OsString>,
     /// How long the lock outlives this process, should it die
     #[arg(long, value_name = "DUR", default_value = "30s", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) ttl: Duration,
     /// Keep it for so long in any case, also if COMMAND ends sooner: for cron jobs on machines whose clocks differ
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) at_least: Option<Duration>,
+    /// Run it at most once in this time, on whichever machine comes first; elsewhere do nothing and succeed
+    ///
+    /// The name stays taken for so long from where COMMAND was started, whatever its exit code. Choose less than the time between
+    /// two starts, such as 23h for a daily job: clocks and starts differ. A run that is lost, or dies with its machine, does
+    /// not count.
+    #[arg(
+        long,
+        value_name = "DUR",
+        value_parser = duration::parse,
+        conflicts_with_all = ["at_least", "skip", "nonblock", "wait", "conflict_exit_code", "shared", "permits"],
+        help_heading = "Holding"
+    )]
+    pub(crate) once_per: Option<Duration>,
     /// End COMMAND after so long, with exit code 124
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Loss and time limits")]
     pub(crate) max_runtime: Option<Duration>,
@@ -281,6 +311,74 @@ pub(crate) struct Run {
     /// Nor does anything that COMMAND started keep the lock if leasehold itself is killed.
     #[arg(short = 'o', long, help_heading = "Holding")]
     pub(crate) close: bool,
+}
+
+#[derive(Debug, Arguments)]
+#[command(
+    override_usage = "leasehold elect [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold elect [OPTIONS] <NAME> -c <STRING>",
+    after_help = "\
+Exit codes: where a signal or --once ends it, COMMAND's own, or 128 + N if signal N ended that; 64 usage, \
+69 store unreachable at the start, 78 configuration, 79 lease lost and COMMAND could not be ended, 125 internal, \
+126 COMMAND cannot be executed, 127 COMMAND not found.
+
+Examples:
+  leasehold elect scheduler -- ./scheduler           on every machine: one of them runs it
+  leasehold inspect scheduler                        who leads, and in which term"
+)]
+pub(crate) struct Elect {
+    /// The name to lead
+    pub(crate) name: OsString,
+    /// The command and its arguments; put `--` before it
+    #[arg(trailing_var_arg = true, required_unless_present = "string", conflicts_with = "string")]
+    pub(crate) command: Vec<OsString>,
+    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
+    #[arg(short = 'c', value_name = "STRING")]
+    pub(crate) string: Option<OsString>,
+    /// When COMMAND ends by itself, end with its exit code; do not campaign again
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How long a leader that dies is not replaced (on the file store: not at all)
+    #[arg(long, value_name = "DUR", default_value = "15s", value_parser = duration::parse)]
+    pub(crate) ttl: Duration,
+    /// Who campaigns and leads, for people [default: host:pid]
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) owner: Option<String>,
+    /// The signal that asks COMMAND to end
+    #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
+    pub(crate) signal: rustix::process::Signal,
+    /// How long after that signal whatever still runs is killed [default: 5s, or a quarter of the TTL if that is less]
+    #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Start this program if the lease is lost; LEASEHOLD_LOSS tells it why
+    #[arg(long, value_name = "CMD")]
+    pub(crate) on_lost_exec: Option<OsString>,
+}
+
+impl Elect {
+    /// One term of office is a run.
+    pub(crate) fn term(&self) -> Run {
+        Run {
+            name: self.name.clone(),
+            command: self.command.clone(),
+            string: self.string.clone(),
+            waiting: Waiting { nonblock: false, wait: None, conflict_exit_code: crate::exit::NOT_ACQUIRED },
+            skip: false,
+            shared: false,
+            exclusive: true,
+            permits: None,
+            also: Vec::new(),
+            ttl: self.ttl,
+            at_least: None,
+            once_per: None,
+            max_runtime: None,
+            on_lost: OnLost::Kill,
+            signal: self.signal,
+            kill_after: self.kill_after,
+            on_lost_exec: self.on_lost_exec.clone(),
+            owner: self.owner.clone(),
+            close: false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

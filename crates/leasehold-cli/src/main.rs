@@ -65,6 +65,7 @@ fn color() -> ColorChoice {
 fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
     match &args.command {
         Command::Run(asked) => return commands::run::run(&args.global, asked, voice),
+        Command::Elect(asked) => return commands::run::elect(&args.global, asked, voice),
         Command::Completions(args) => return manual::completions(args),
         Command::Man(args) => return manual::man(args),
         _ => {}
@@ -87,7 +88,11 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
             Command::Latch(asked) => latch::latch(&locks, asked, output).await,
             Command::Extend(args) => detached::extend(&locks, args, output).await,
             Command::Unlock(args) => detached::unlock(&locks, args, output).await,
-            Command::Run(_) | Command::Doctor | Command::Completions(_) | Command::Man(_) => Ok(0),
+            Command::Run(_)
+            | Command::Elect(_)
+            | Command::Doctor
+            | Command::Completions(_)
+            | Command::Man(_) => Ok(0),
         };
         locks.close().await;
         done

@@ -94,6 +94,7 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     for line in [
         "--help",
         "help run",
+        "help elect",
         "help lock",
         "help evict",
         "help adopt",

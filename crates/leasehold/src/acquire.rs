@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::attempt::Attempt;
-use crate::claim::{Acquired, Busy, Claim, Grant, Names, Share, Ticket, Wait};
+use crate::claim::{Acquired, Busy, Claim, Grant, Holder, Names, Share, Ticket, Wait};
 use crate::clock::Deadline;
 use crate::detached::Detached;
 use crate::error::{Error, Result};
@@ -136,6 +136,13 @@ pub(crate) async fn acquire_detached(
     arriving.let_loose(start).map(Outcome::Taken)
 }
 
+/// What is said to one whose wait since then was over before the store was asked: who is in the way.
+pub(crate) async fn given_up<T>(client: &Client, request: &Request, start: Deadline) -> Result<Outcome<T>> {
+    client.check(request)?;
+    let busy = who_is_in_the_way(client, request).await?;
+    Ok(no(client, request, busy, start, Wait::Forever))
+}
+
 fn no<T>(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome<T> {
     let waited = match wait {
         Wait::Never => Duration::ZERO,
@@ -191,24 +198,31 @@ async fn ask(client: &Client, request: &Request, wait: Wait, detached: bool) -> 
 /// The wait is over: who is in the way? A store that cannot say so within a moment is not busy but
 /// unreachable, and an outage must not look like contention.
 async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
-    let name = request.names.first();
     let silent = || Error::Unreachable {
         store: client.store.capabilities().store,
         why: "it was silent to the end of the wait, and asked who holds the lock it still was".into(),
     };
-    let status = tokio::select! {
+    let holder = tokio::select! {
         biased;
-        status = client.store.inspect(name) => status?,
+        holder = first_holder(client, request) => holder?,
         () = client.clock().sleep_until(client.clock().now().plus(LAST_WORD)) => return Err(silent()),
     };
-    let Some(status) = status else { return Ok(Busy::default()) };
-    let holder = status.holders.first();
     Ok(Busy {
-        holder: holder.map(|holder| holder.owner.clone()),
-        remaining: holder.map(|holder| holder.remaining),
+        remaining: holder.as_ref().map(|holder| holder.remaining),
+        holder: holder.map(|holder| holder.owner),
         // Our own place in line may still be among them.
         waiters: 0,
     })
+}
+
+async fn first_holder(client: &Client, request: &Request) -> Result<Option<Holder>> {
+    for name in &request.names {
+        let status = client.store.inspect(name).await?;
+        if let Some(holder) = status.and_then(|status| status.holders.into_iter().next()) {
+            return Ok(Some(holder));
+        }
+    }
+    Ok(None)
 }
 
 /// A grant with less left than the caller needs is renewed, or else given back.

@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Busy`](Error::Busy) | no, somebody else has it | wait longer, or come back |
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
 /// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
-/// | [`Unknown`](Error::Unknown) | after `release` and `detach`: no; after `extend`: as before | nothing, or extend again |
+/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before | nothing, or extend again |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
 /// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | name its authority, or see who answers there |
@@ -59,12 +59,12 @@ pub enum Error {
         why: String,
     },
 
-    /// A release, an extension or a detach without an answer: it may or may not have been executed.
+    /// A release, an extension, a detach or a conversion without an answer: it may or may not have been executed.
     #[error("{}", UnknownText { names, what, why })]
     Unknown {
         /// What was held.
         names: Names,
-        /// The operation: `release`, `release detached`, `extend` or `detach`.
+        /// The operation: `release`, `release detached`, `extend`, `detach`, `upgrade` or `downgrade`.
         what: &'static str,
         /// What was seen.
         why: String,
@@ -213,6 +213,11 @@ impl fmt::Display for UnknownText<'_> {
                 f,
                 "whether the lease on {names} was detached is unknown ({why}); it is held no more, and is being given \
                  back in the background"
+            ),
+            "upgrade" | "downgrade" => write!(
+                f,
+                "whether the {what} of the lease on {names} went through is unknown ({why}); it is held no more, and is \
+                 being given back in the background"
             ),
             "release detached" => write!(
                 f,

@@ -339,7 +339,7 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>, slot: S
     let (batch, waiting): (Vec<_>, Vec<_>) = batch
         .into_iter()
         .filter(|tenancy| tenancy.loss().is_none())
-        .partition(|tenancy| tenancy.is_in_hand());
+        .partition(|tenancy| tenancy.may_be_renewed());
     for tenancy in waiting {
         desk.put(&tenancy, try_again_at(&tenancy, desk.clock.now()));
     }

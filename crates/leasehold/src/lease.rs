@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::claim::Names;
+use crate::claim::{Names, Share};
 #[cfg(not(shuttle))]
 use crate::clock::Clock;
 use crate::clock::Deadline;
@@ -12,6 +12,7 @@ use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
+use crate::locks::Client;
 use crate::meeting::Baton;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -128,6 +129,32 @@ impl Lease {
         Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
     }
 
+    /// The same lease, after something that came to nothing.
+    pub(crate) fn again(baton: Baton, since: Deadline) -> Self {
+        let tenancy = baton.held.tenancy().clone();
+        Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
+    }
+
+    pub(crate) fn take_baton(&mut self) -> Option<Baton> {
+        self.baton.take()
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.proof.tenancy.client
+    }
+
+    pub(crate) fn share(&self) -> Share {
+        self.proof.tenancy.ticket.share
+    }
+
+    pub(crate) fn since(&self) -> Deadline {
+        self.proof.since
+    }
+
+    pub(crate) fn lost_as(&self, reason: Loss) -> Error {
+        self.proof.tenancy.lost(reason)
+    }
+
     #[cfg(not(shuttle))]
     pub(crate) fn clock(&self) -> &Clock {
         self.proof.tenancy.client.clock()
@@ -191,9 +218,15 @@ impl Lease {
     /// # Cancel safety
     /// Dropped before its end, the lock is given back in the background. Once it has given the detached lease, that stays until
     /// it is released or its TTL is over.
-    pub async fn detach(mut self, ttl: Duration) -> Result<Detached> {
-        let ttl = Ttl::new(ttl)?;
+    pub async fn detach(self, ttl: Duration) -> Result<Detached> {
+        Ttl::new(ttl)?;
         Detached::refuse_max_hold(self.proof.tenancy.max_hold())?;
+        self.leave_for(ttl).await
+    }
+
+    /// The same where the limit on holding was on work that is over now.
+    pub(crate) async fn leave_for(mut self, ttl: Duration) -> Result<Detached> {
+        let ttl = Ttl::new(ttl)?;
         let reason = self.proof.loss();
         let baton = match (reason, self.baton.take_if(|_| reason.is_none())) {
             (None, Some(baton)) => baton,

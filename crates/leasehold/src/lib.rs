@@ -20,8 +20,14 @@
 //!
 //! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
 //! - [`Locks::rwlock`] gives an [`RwLock`], which many readers hold or one writer; [`Locks::semaphore`] a [`Semaphore`], which
-//!   has so many permits. What they give is a [`Lease`] too.
+//!   has so many permits. What they give is a [`Lease`] too. A writer's becomes a reader's by
+//!   [`downgrade`](Lease::downgrade), and a reader's perhaps a writer's by [`upgrade`](Lease::upgrade).
+//! - [`Locks::all`] gives [`All`]: several names, all or none, on one lease.
+//! - [`Locks::owner`] gives a [`Scope`], in which a lock that is held may be taken again, counted.
+//! - [`Locks::once`] gives [`Once`]: at most one run per period.
+//! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
 //! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
+//! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
 //! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
@@ -31,7 +37,6 @@
 //!   (names in the documentation of [`event`]).
 //! - [`doctor`] says whether a store is fit for locks, and what to do where it is not.
 //! - [`blocking`] is the same for code that is not async.
-//! - [`Names`] are what stores decide already; a lock over several names at once is still to come.
 //! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
 //!   also the conformance suite and a wrapper that loses, delays and repeats.
 
@@ -44,6 +49,7 @@ mod claim;
 pub mod clock;
 mod closing;
 mod connect;
+mod convert;
 mod detached;
 #[cfg(not(shuttle))]
 pub mod doctor;
@@ -70,13 +76,18 @@ pub use claim::{
 };
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
+pub use convert::Upgrade;
 pub use detached::Detached;
 pub use error::{Error, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;
+pub use kinds::all::All;
+pub use kinds::election::{Changes, Election, Leader, Leadership};
 pub use kinds::latch::Latch;
 pub use kinds::mutex::Mutex;
+pub use kinds::once::{Once, Turn};
 pub use kinds::rwlock::RwLock;
+pub use kinds::scope::{CountedLease, ReentrantMutex, Scope};
 pub use kinds::semaphore::Semaphore;
 pub use lease::{Lease, Proof, Setback};
 pub use locks::Locks;

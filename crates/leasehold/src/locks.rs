@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acquire::Request;
 use crate::cells::store::CellStore;
-use crate::claim::{Adopted, Evicted, Share, Status, Ticket};
+use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::connect::Options;
@@ -15,15 +15,19 @@ use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
+use crate::kinds::all::All;
+use crate::kinds::election::Election;
 use crate::kinds::latch::Latch;
 use crate::kinds::mutex::Mutex;
+use crate::kinds::once::Once;
 use crate::kinds::rwlock::RwLock;
+use crate::kinds::scope::{Scope, Scopes};
 use crate::kinds::semaphore::Semaphore;
 use crate::meeting::Hall;
 use crate::name::{IntoName, Name};
-use crate::store::{Capabilities, Store};
+use crate::store::{Capabilities, Ordered, Store};
 use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
-use crate::token::Token;
+use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
 /// A client of a store: what [`connect`](crate::connect) gives.
@@ -43,6 +47,7 @@ pub(crate) struct Client {
     pub(crate) events: Events,
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
+    pub(crate) scopes: Scopes,
     ids: AtomicU64,
 }
 
@@ -55,6 +60,7 @@ const LAST_EVENTS: Duration = Duration::from_secs(1);
 impl Locks {
     pub(crate) fn start(store: Arc<dyn Store>, options: Options) -> Result<Self> {
         require_runtime()?;
+        let store = Ordered::over(store);
         let events = Events::new(options.hook.clone());
         let hall = Arc::new(Hall::new(store.clock().clone()));
         let client = Client {
@@ -65,6 +71,7 @@ impl Locks {
             events,
             defaults: options,
             closing: Arc::default(),
+            scopes: Scopes::default(),
             ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
@@ -97,6 +104,36 @@ impl Locks {
     /// A name or a count that is not valid is reported when it is used.
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch::new(self.client.clone(), name.into_name(), count)
+    }
+
+    /// Several names at once, all or none, on one lease.
+    ///
+    /// Names that are not valid are reported when they are asked for.
+    pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
+        let names: Result<Vec<Name>> = names.into_iter().map(IntoName::into_name).collect();
+        All::new(self.client.clone(), names.and_then(Names::new))
+    }
+
+    /// At most one run per [period](Once::per), in the whole fleet.
+    ///
+    /// A name that is not valid is reported when a run is asked for.
+    pub fn once(&self, name: impl IntoName) -> Once {
+        Once::new(self.client.clone(), name.into_name())
+    }
+
+    /// One leader at a time among those who campaign, for a term.
+    ///
+    /// A name that is not valid is reported when it is asked for.
+    pub fn election(&self, name: impl IntoName) -> Election {
+        Election::new(self.client.clone(), name.into_name())
+    }
+
+    /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same
+    /// are the same.
+    ///
+    /// An owner that is not valid is reported when a lock is asked for.
+    pub fn owner(&self, id: impl AsRef<str>) -> Scope {
+        Scope::new(self.client.clone(), Owner::new(id))
     }
 
     /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or
@@ -252,9 +289,6 @@ impl Client {
         match request.share {
             Share::Shared if !can.shared => unsupported("shared locks", "it cannot count readers"),
             Share::Permits(_) if !can.permits => unsupported("permits", "it cannot keep a limit"),
-            _ if request.names.only().is_none() && !can.several_names => {
-                unsupported("several names at once", "it cannot take them in one step")
-            }
             _ => Ok(()),
         }
     }

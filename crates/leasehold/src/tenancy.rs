@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::claim::{Grant, Names, Released, Renewed, Ticket};
+use crate::claim::{Grant, Names, Released, Renewed, Share, Ticket};
 use crate::clock::{Clock, Deadline};
 use crate::detached::Detached;
 use crate::error::{Error, Result};
@@ -50,6 +50,8 @@ pub(crate) struct Tenancy {
     end: AtomicU8,
     /// A renewal has been sent and not answered.
     unanswered: AtomicBool,
+    /// A conversion has been sent and not answered: a renewal would prove a fence that may be no more.
+    converting: AtomicBool,
     /// The fence of the lease that some user has in hand; 0 where none is. What was passed on but not yet picked up is
     /// not renewed: if its taker is never polled again, the TTL must end it.
     fence_in_hand: AtomicU64,
@@ -152,6 +154,15 @@ impl Tenancy {
         self.fence_in_hand.load(Ordering::SeqCst) != 0
     }
 
+    /// Whether a renewal may be sent.
+    pub(crate) fn may_be_renewed(&self) -> bool {
+        self.is_in_hand() && !self.converting.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_converting(&self, converting: bool) {
+        self.converting.store(converting, Ordering::SeqCst);
+    }
+
     /// Whether the lease with this fence is the one in hand.
     pub(crate) fn has_in_hand(&self, fence: Fence) -> bool {
         self.fence_in_hand.load(Ordering::SeqCst) == fence.get()
@@ -202,6 +213,8 @@ impl Tenancy {
                 self.failures.store(0, Ordering::Relaxed);
                 self.valid_until_ns.fetch_max(deadline.min(self.hold_end).as_ns(), Ordering::AcqRel);
             }
+            // One that was on its way arrived behind the conversion, whose answer will tell what is so.
+            Renewed::Lost(_) if self.converting.load(Ordering::SeqCst) => {}
             Renewed::Lost(loss) => self.client.keeper.declare(self, loss),
         }
     }
@@ -273,14 +286,24 @@ impl Held {
         terms: Terms,
         room: Option<Key>,
     ) -> Self {
-        let granted_at = client.clock().now();
-        let hold_end = terms.max_hold.map_or(Deadline::FAR, |max_hold| granted_at.plus(max_hold));
+        let hold_end = terms.max_hold.map_or(Deadline::FAR, |max_hold| client.clock().now().plus(max_hold));
+        Held::until(client, ticket, grant, terms, room, hold_end)
+    }
+
+    fn until(
+        client: &Arc<Client>,
+        ticket: Ticket,
+        grant: Grant,
+        terms: Terms,
+        room: Option<Key>,
+        hold_end: Deadline,
+    ) -> Self {
         let tenancy = Arc::new(Tenancy {
             id: client.next_id(),
             client: client.clone(),
             ticket: Ticket { fence: Some(grant.fence), ..ticket },
             fence: grant.fence,
-            granted_at,
+            granted_at: client.clock().now(),
             room,
             renews: terms.renews,
             hold_end,
@@ -289,6 +312,7 @@ impl Held {
             valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
             end: AtomicU8::new(0),
             unanswered: AtomicBool::new(false),
+            converting: AtomicBool::new(false),
             fence_in_hand: AtomicU64::new(0),
             due_ns: AtomicU64::new(0),
             times_jittered: AtomicU64::new(0),
@@ -331,6 +355,27 @@ impl Held {
         // The next local task waits for it in the store, as everybody else does.
         tenancy.client.hall.vacate(tenancy);
         Ok(leaving)
+    }
+
+    /// Goes on as the owner of what the store has made of the claim. Nothing where the old tenancy had ended already: then
+    /// the claim is being withdrawn.
+    ///
+    /// It has no room at the meeting: its terms may be another's, and it is not passed on.
+    pub(crate) fn converted(self, grant: Grant, to: Share) -> Option<Held> {
+        let old = &self.tenancy;
+        if !old.finish(Loss::Released) {
+            return None;
+        }
+        let ticket = Ticket { share: to, ..old.ticket.clone() };
+        // What was proven before the conversion goes on being true.
+        let grant = Grant { valid_until: grant.valid_until.max(old.valid_until()), ..grant };
+        let terms = Terms { ttl: old.ttl(), renews: old.renews, max_hold: None };
+        let held = Held::until(&old.client, ticket, grant, terms, None, old.hold_end);
+        held.tenancy.longest_ttl_ms.fetch_max(old.longest_ttl().as_ms(), Ordering::AcqRel);
+        old.client.keeper.forget(old);
+        // The next local task asks the store, as everybody else does.
+        old.client.hall.vacate(old);
+        Some(held)
     }
 
     /// Gives the claim back to the store.

@@ -99,6 +99,15 @@ impl Token {
         Ok(Token(text.into()))
     }
 
+    /// One of up to 256 tokens that come with this one: for claims that belong together, to a store that knows a token by what
+    /// it claimed. Whoever knows one knows all.
+    pub(crate) fn companion(&self, number: u8) -> Self {
+        let (secret, rest) = self.0.split_at(SECRET_DIGITS);
+        let (kept, last) = secret.split_at(SECRET_DIGITS - 2);
+        let last = u8::from_str_radix(last, 16).unwrap_or(0) ^ number;
+        Token(format!("{kept}{last:02x}{rest}").into())
+    }
+
     /// Reads back what [`expose`](Token::expose) gave.
     pub fn parse(text: &str) -> Result<Self> {
         // The text is not shown: whoever mistypes a token still has most of a secret in it.

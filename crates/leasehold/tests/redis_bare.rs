@@ -559,7 +559,14 @@ async fn leaves_nothing(server: &Server, attempt: impl AsyncFn(&Actors) -> bool)
 
 #[test]
 fn nothing_stays_of_an_operation_that_is_cancelled_at_any_await_point() {
-    let need_scripts = ["read behind a writer", "write behind a reader", "acquire behind other permits"];
+    let need_scripts = [
+        "read behind a writer",
+        "write behind a reader",
+        "acquire behind other permits",
+        "downgrade",
+        "upgrade",
+        "upgrade beside a reader",
+    ];
     let servers = Kind::ALL.map(|kind| Server::start(kind).unwrap());
     // Each waits most of the time, so they do it side by side.
     std::thread::scope(|scope| {

@@ -24,6 +24,7 @@ pub(crate) fn play() {
     let (role, argument) = role.split_once(' ').unwrap_or((&role, ""));
     match role {
         "counts" => counts(),
+        "leads" => leads(),
         "traps" => traps(argument.parse().unwrap()),
         other => panic!("no role `{other}`"),
     }
@@ -47,6 +48,18 @@ fn counts() {
     }
     println!("in all: {interrupts}.");
     std::process::exit(0);
+}
+
+/// Writes its term, its own number and its parent's into the file `terms`, again and again: what only a leader may do.
+fn leads() {
+    use std::io::Write;
+    let mut terms = std::fs::File::options().append(true).create(true).open("terms").unwrap();
+    let term = std::env::var("LEASEHOLD_FENCE").unwrap();
+    let line = format!("{term} {} {}\n", std::process::id(), std::os::unix::process::parent_id());
+    loop {
+        terms.write_all(line.as_bytes()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 /// Says which signal it got, and ends when its standard input does; says so again if it gets it twice.

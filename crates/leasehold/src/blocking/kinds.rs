@@ -257,6 +257,70 @@ impl Semaphore {
     }
 }
 
+/// Several names, had alone, all or none. The options are those of [`crate::All`].
+#[derive(Debug, Clone)]
+pub struct All {
+    pub(super) inner: crate::All,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl All {
+    /// How long the names outlive a holder that dies.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|all| all.ttl(ttl))
+    }
+
+    /// How long [`lock`](All::lock) waits before it says [`Error::Busy`].
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|all| all.wait(wait))
+    }
+
+    /// Who holds them, for people.
+    #[must_use]
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        self.with(|all| all.owner(label))
+    }
+
+    /// A cap on holding.
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|all| all.max_hold(max_hold))
+    }
+
+    /// No renewal in the background.
+    #[must_use]
+    pub fn no_renewal(self) -> Self {
+        self.with(crate::All::no_renewal)
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back.
+    #[must_use]
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        self.with(|all| all.min_validity(min_validity))
+    }
+
+    /// Waits until nobody holds any of the names, and takes all of them.
+    pub fn lock(&self) -> Result<Lease> {
+        taken(&self.engine, self.inner.lock())
+    }
+
+    /// Takes all of the names if all are free; `None` where one is not.
+    pub fn try_lock(&self) -> Result<Option<Lease>> {
+        free(&self.engine, self.inner.try_lock())
+    }
+
+    /// Locks all, does the work, and lets go. See [`Lease::run`].
+    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
+        self.lock()?.run(work)
+    }
+
+    fn with(self, change: impl FnOnce(crate::All) -> crate::All) -> Self {
+        All { inner: change(self.inner), engine: self.engine }
+    }
+}
+
 fn taken(engine: &Arc<Engine>, asked: impl Future<Output = Result<crate::Lease>>) -> Result<Lease> {
     let inner = engine.block_on(asked)??;
     Ok(Lease { inner, engine: engine.clone() })

@@ -12,6 +12,16 @@ use crate::fence::Fence;
 use crate::lease::{Proof, Setback};
 use crate::token::Token;
 
+/// What came of an attempt to become a writer; see [`crate::Upgrade`].
+#[derive(Debug)]
+#[must_use = "a lease is in it, and is let go as soon as it is dropped"]
+pub enum Upgrade {
+    /// It is a writer's now, with a new fence.
+    Granted(Lease),
+    /// Others hold the name too: this is the reader's lease, as it was.
+    Refused(Lease),
+}
+
 /// A lock held on a lease; see [`crate::Lease`]. It has everything a [`Proof`] has.
 #[must_use = "the lock is let go as soon as the lease is dropped"]
 #[derive(Debug)]
@@ -48,6 +58,21 @@ impl Lease {
     pub fn detach(self, ttl: Duration) -> Result<Detached> {
         let inner = self.engine.block_on(self.inner.detach(ttl))??;
         Ok(Detached { inner, engine: self.engine })
+    }
+
+    /// Makes a reader's lease of a writer's, without a gap. See [`crate::Lease::downgrade`].
+    pub fn downgrade(self) -> Result<Lease> {
+        let inner = self.engine.block_on(self.inner.downgrade())??;
+        Ok(Lease { inner, engine: self.engine })
+    }
+
+    /// Tries to make a writer's lease of a reader's, without a gap and without waiting. See [`crate::Lease::upgrade`].
+    pub fn upgrade(self) -> Result<Upgrade> {
+        let engine = self.engine;
+        Ok(match engine.block_on(self.inner.upgrade())?? {
+            crate::Upgrade::Granted(inner) => Upgrade::Granted(Lease { inner, engine }),
+            crate::Upgrade::Refused(inner) => Upgrade::Refused(Lease { inner, engine }),
+        })
     }
 
     /// Does the work on this thread, and lets go. Work that is not async cannot be cancelled: long work looks at

@@ -12,9 +12,12 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+mod election;
 mod engine;
 mod kinds;
 mod lease;
+mod once;
+mod scope;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +32,11 @@ use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
 
-pub use kinds::{Latch, Mutex, RwLock, Semaphore};
-pub use lease::{Detached, Lease};
+pub use election::{Changes, Election, Leadership};
+pub use kinds::{All, Latch, Mutex, RwLock, Semaphore};
+pub use lease::{Detached, Lease, Upgrade};
+pub use once::{Once, Turn};
+pub use scope::{CountedLease, ReentrantMutex, Scope};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
 pub fn connect(url: &str) -> Result<Locks> {
@@ -81,6 +87,26 @@ impl Locks {
     /// A gate that is closed until so many have counted down. See [`crate::Locks::latch`].
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch { inner: self.inner.latch(name, count), engine: self.engine.clone() }
+    }
+
+    /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].
+    pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
+        All { inner: self.inner.all(names), engine: self.engine.clone() }
+    }
+
+    /// At most one run per period, in the whole fleet. See [`crate::Locks::once`].
+    pub fn once(&self, name: impl IntoName) -> Once {
+        Once { inner: self.inner.once(name), engine: self.engine.clone() }
+    }
+
+    /// One leader at a time among those who campaign, for a term. See [`crate::Locks::election`].
+    pub fn election(&self, name: impl IntoName) -> Election {
+        Election { inner: self.inner.election(name), engine: self.engine.clone() }
+    }
+
+    /// An owner under whose name a lock that it holds already may be taken again. See [`crate::Locks::owner`].
+    pub fn owner(&self, id: impl AsRef<str>) -> Scope {
+        Scope { inner: self.inner.owner(id), engine: self.engine.clone() }
     }
 
     /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].

@@ -1,7 +1,11 @@
 //! The kinds of lock, each a friendly face over a [`Share`](crate::Share).
 
+pub mod all;
+pub mod election;
 pub mod latch;
 pub mod mutex;
+pub mod once;
 pub mod rwlock;
+pub mod scope;
 pub mod semaphore;
 mod settings;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::settings::Setup;
-use crate::claim::Share;
+use crate::claim::{Names, Share};
 use crate::detached::Detached;
 #[cfg(doc)]
 use crate::error::Error;
@@ -47,7 +47,7 @@ pub struct Mutex {
 
 impl Mutex {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        Mutex { setup: Setup::new(client, name) }
+        Mutex { setup: Setup::new(client, name.map(Names::from)) }
     }
 
     /// How long the lock outlives a holder that dies.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::settings::Setup;
-use crate::claim::Share;
+use crate::claim::{Names, Share};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -21,6 +21,8 @@ use crate::sync::Arc;
 ///
 /// On a store that is [fair](crate::Capabilities::fair), they are served in order of arrival. So a writer that waits stops new
 /// readers, and readers cannot starve it; those who come behind it are let in together once it is done.
+///
+/// A writer's lease becomes a reader's, and a reader's a writer's, without a gap: [`Lease::downgrade`], [`Lease::upgrade`].
 ///
 /// Setting it up sends nothing; a value that is not valid is reported when the lock is asked for. It can be kept, cloned, and
 /// locked any number of times; the futures it gives do not borrow it.
@@ -58,7 +60,7 @@ pub struct RwLock {
 
 impl RwLock {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        RwLock { setup: Setup::new(client, name) }
+        RwLock { setup: Setup::new(client, name.map(Names::from)) }
     }
 
     /// How long the lock outlives a holder that dies.

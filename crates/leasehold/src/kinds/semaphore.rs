@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::settings::Setup;
-use crate::claim::{Permits, Share};
+use crate::claim::{Names, Permits, Share};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -59,7 +59,7 @@ pub struct Semaphore {
 
 impl Semaphore {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>, limit: u32) -> Self {
-        Semaphore { setup: Setup::new(client, name), limit, barging: false }
+        Semaphore { setup: Setup::new(client, name.map(Names::from)), limit, barging: false }
     }
 
     /// In order of arrival, as it is if nothing is said: whoever comes waits behind those who wait already, one who wants

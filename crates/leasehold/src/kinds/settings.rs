@@ -4,19 +4,19 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached};
-use crate::claim::Share;
+use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached, given_up};
+use crate::claim::{Names, Share};
+use crate::clock::Deadline;
 use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::locks::Client;
-use crate::name::Name;
 use crate::sync::Arc;
 use crate::tenancy::Terms;
 use crate::token::Owner;
 use crate::ttl::Ttl;
 
-/// The inside of every kind: a client, a name, and what it was told so far. A kind shows the options that mean something
+/// The inside of every kind: a client, a name or several, and what it was told so far. A kind shows the options that mean something
 /// for it, and says which share it asks for.
 #[derive(Clone)]
 pub(super) struct Setup {
@@ -28,7 +28,7 @@ pub(super) struct Setup {
 
 #[derive(Clone)]
 struct Settings {
-    name: Name,
+    names: Names,
     owner: Owner,
     ttl: Ttl,
     patience: Patience,
@@ -39,9 +39,9 @@ struct Settings {
 }
 
 impl Setup {
-    pub(super) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        let settings = name.map(|name| Settings {
-            name,
+    pub(super) fn new(client: Arc<Client>, names: Result<Names>) -> Self {
+        let settings = names.map(|names| Settings {
+            names,
             owner: client.defaults.owner.clone(),
             ttl: client.defaults.ttl,
             patience: Patience::Forever,
@@ -99,6 +99,10 @@ impl Setup {
         })
     }
 
+    pub(super) fn patience(&self) -> Patience {
+        self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience)
+    }
+
     fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
         // The first thing wrong is the one reported.
         if let Ok(settings) = &mut self.settings
@@ -112,11 +116,7 @@ impl Setup {
 
     /// What is wrong with the settings, or else with the share, is told when it is sent.
     pub(super) fn ask(&self, share: Result<Share>) -> Asking {
-        Asking {
-            client: self.client.clone(),
-            request: self.request(share),
-            patience: self.settings.as_ref().map_or(Patience::Never, |settings| settings.patience),
-        }
+        Asking { client: self.client.clone(), request: self.request(share), patience: self.patience() }
     }
 
     fn request(&self, share: Result<Share>) -> Result<Arc<Request>> {
@@ -130,7 +130,11 @@ impl Setup {
     pub(super) fn fmt_as(&self, kind: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct(kind);
         match &self.settings {
-            Ok(settings) => out.field("name", &settings.name).field("ttl", &settings.ttl),
+            Ok(Settings { names, ttl, .. }) => match names.only() {
+                Some(name) => out.field("name", name),
+                None => out.field("names", names),
+            }
+            .field("ttl", ttl),
             Err(error) => out.field("invalid", error),
         };
         out.finish_non_exhaustive()
@@ -150,10 +154,10 @@ impl Settings {
         }
         let terms = Terms { ttl, renews: settings.renews, max_hold: settings.max_hold };
         // A room has one seat: whoever can hold a name beside others would only wait for them there.
-        let room = (share == Share::Exclusive && !settings.strict_order)
-            .then(|| client.hall.key(settings.name.clone(), settings.owner.clone(), terms));
+        let alone = settings.names.only().filter(|_| share == Share::Exclusive && !settings.strict_order);
+        let room = alone.map(|name| client.hall.key(name.clone(), settings.owner.clone(), terms));
         Ok(Request {
-            names: settings.name.into(),
+            names: settings.names,
             share,
             terms,
             owner: settings.owner,
@@ -171,6 +175,21 @@ pub(super) struct Asking {
 }
 
 impl Asking {
+    /// The same, for one who has waited for a while already.
+    pub(super) fn within(self, patience: Patience) -> Self {
+        Asking { patience, ..self }
+    }
+
+    /// The error of one whose wait since then was over before it came to asking.
+    pub(super) async fn given_up(self, start: Deadline) -> Error {
+        let asked = async {
+            let request = self.request?;
+            let outcome = given_up(&self.client, &request, start).await?;
+            taken::<Lease>(&request, outcome)
+        };
+        asked.await.err().unwrap_or(Error::Closed)
+    }
+
     /// Waits as long as was said; busy is an error then.
     pub(super) async fn wait(self) -> Result<Lease> {
         let request = self.request?;

@@ -10,6 +10,7 @@ pub mod faulty;
 pub mod file;
 mod held;
 pub mod memory;
+mod ordered;
 #[cfg(all(feature = "redis", not(shuttle)))]
 pub mod redis;
 mod watchers;
@@ -28,6 +29,8 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::name::Name;
 use crate::ttl::Ttl;
+
+pub(crate) use ordered::Ordered;
 
 /// Where claims are decided.
 ///
@@ -143,7 +146,8 @@ pub struct Capabilities {
     pub shared: bool,
     /// `Share::Permits`.
     pub permits: bool,
-    /// Claims over several names, all or none.
+    /// Claims over several names, all or none, in one step. Where a store cannot, its client takes them one by one, in the
+    /// order of the names.
     pub several_names: bool,
     /// `convert`.
     pub conversions: bool,

@@ -157,7 +157,7 @@ pub(crate) struct Moody {
     pub(crate) hangs: AtomicBool,
     /// It says that it can do no more than exclude.
     pub(crate) is_plain: AtomicBool,
-    /// How late a granted acquire is answered.
+    /// How late a granted acquire or a conversion is answered.
     pub(crate) grant_late_ms: AtomicU64,
     /// How late a renewal or a detach is answered.
     pub(crate) renewal_late_ms: AtomicU64,
@@ -277,7 +277,10 @@ impl Store for Moody {
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
         self.mood("convert", ticket.names.first().as_str()).await?;
-        self.inner.convert(ticket, to).await
+        let answer = self.inner.convert(ticket, to).await;
+        let late = ms(self.grant_late_ms.load(Ordering::SeqCst));
+        self.clock().sleep_until(self.clock().now().plus(late)).await;
+        answer
     }
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {

@@ -126,6 +126,60 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             let_go_while(it, taken, waiting).await
         })
     }),
+    ("all of several names", |it, cut| {
+        Box::pin(async move { cut.off(it, it.a.all(["x", "y", "z"]).lock()).await.is_some() })
+    }),
+    // On a store that takes them one by one, the first is held while the second is waited for.
+    ("all of several names behind another client", |it, cut| {
+        Box::pin(async move {
+            let lease = it.b.mutex("y").lock().await.unwrap();
+            let waiting = async { cut.off(it, it.a.all(["z", "y", "x"]).lock()).await.is_some() };
+            let_go_while(it, lease, waiting).await
+        })
+    }),
+    ("release of several names", |it, cut| {
+        Box::pin(async move {
+            let lease = it.a.all(["x", "y"]).lock().await.unwrap();
+            let proof = lease.proof();
+            let finished = cut.off(it, lease.release()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            finished.is_some()
+        })
+    }),
+    ("lock of an owner behind another client", |it, cut| {
+        Box::pin(while_held(it, &it.b, async move {
+            cut.off(it, it.a.owner("me").mutex("x").lock()).await.is_some()
+        }))
+    }),
+    ("the last one out of an owner's", |it, cut| {
+        Box::pin(async move {
+            let mutex = it.a.owner("me").mutex("x");
+            let (one, two) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
+            one.release().await.unwrap();
+            let proof = two.proof();
+            let finished = cut.off(it, two.release()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            finished.is_some()
+        })
+    }),
+    ("a run once in a period", |it, cut| {
+        Box::pin(async move {
+            let ran = cut.off(it, it.a.once("x").per(secs(60)).run(|_| tokio::time::sleep(ms(1)))).await;
+            let is_through = ran.is_some();
+            // What got through was meant to stay.
+            if is_through {
+                it.b.evict("x").await.unwrap();
+            }
+            is_through
+        })
+    }),
+    ("a campaign behind another client", |it, cut| {
+        Box::pin(while_held(
+            it,
+            &it.b,
+            async move { cut.off(it, it.a.election("x").campaign()).await.is_some() },
+        ))
+    }),
     ("the first of two waiters", |it, cut| {
         Box::pin(while_held(it, &it.b, the_first_of_two_waiters(it, cut)))
     }),
@@ -162,6 +216,33 @@ pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
             let detached = cut.off(it, lease.detach(secs(60))).await;
             assert_eq!(proof.loss(), Some(Loss::Released));
             and_back(detached).await
+        })
+    }),
+    ("downgrade", |it, cut| {
+        Box::pin(async move {
+            let writer = it.a.rwlock("x").write().await.unwrap();
+            let proof = writer.proof();
+            let reader = cut.off(it, writer.downgrade()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            reader.is_some()
+        })
+    }),
+    ("upgrade", |it, cut| {
+        Box::pin(async move {
+            let reader = it.a.rwlock("x").read().await.unwrap();
+            let proof = reader.proof();
+            let writer = cut.off(it, reader.upgrade()).await;
+            assert_eq!(proof.loss(), Some(Loss::Released));
+            writer.is_some()
+        })
+    }),
+    ("upgrade beside a reader", |it, cut| {
+        Box::pin(async move {
+            let (reader, other) =
+                (it.a.rwlock("x").read().await.unwrap(), it.b.rwlock("x").read().await.unwrap());
+            let refused = cut.off(it, reader.upgrade()).await;
+            assert!(other.is_valid());
+            matches!(refused, Some(Ok(leasehold::Upgrade::Refused(lease))) if lease.is_valid())
         })
     }),
     ("extend", |it, cut| {

@@ -1,4 +1,4 @@
-//! Claims that hold on every store: two clients of one store, on `memory:` with paused time and on `file:`.
+//! Claims that hold on every store: two clients of one store, on `memory:` with paused time, on `file:`, and on servers.
 
 use std::sync::Arc;
 
@@ -9,27 +9,50 @@ use super::{client, ms, paused_runtime, secs};
 
 /// Runs the claim for two clients of each store, and sees that nothing is left of it.
 pub(crate) fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
-    let checked = async |a: Locks, b: Locks| {
-        // So that whoever waits for itself is found out.
-        tokio::time::timeout(secs(120), claim(a.clone(), b.clone())).await.expect("it comes to its end");
-        a.settled().await;
-        b.settled().await;
-        let left = a.list("", 10).await.unwrap();
-        assert!(left.is_empty(), "left in the store: {left:#?}");
-    };
     paused_runtime().block_on(async {
         let store = Arc::new(Memory::new(Clock::tokio()));
-        checked(client(&store, "a"), client(&store, "b")).await;
+        checked(&claim, client(&store, "a"), client(&store, "b")).await;
     });
     #[cfg(all(feature = "file", target_os = "linux"))]
     {
         let home = super::home_in_memory("stores");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        runtime().block_on(async {
             let a = on_disk(home.path(), "a").await;
-            checked(a, on_disk(home.path(), "b").await).await;
+            checked(&claim, a, on_disk(home.path(), "b").await).await;
         });
     }
+}
+
+/// The same, and on a Redis server.
+#[cfg(feature = "redis")]
+pub(crate) fn on_every_store_and_server<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
+    on_every_store(&claim);
+    on_a_server("", claim);
+}
+
+/// On a Redis server, as its URL says with this behind it.
+#[cfg(feature = "redis")]
+pub(crate) fn on_a_server<F: Future<Output = ()>>(options: &str, claim: impl Fn(Locks, Locks) -> F) {
+    let server = leasehold_lab::Server::start(leasehold_lab::Kind::Redis).unwrap();
+    let url = format!("{}{options}", server.url());
+    runtime().block_on(async {
+        let a = leasehold::Options::default().owner("a").connect(&url).await.unwrap();
+        let b = leasehold::Options::default().owner("b").connect(&url).await.unwrap();
+        checked(claim, a, b).await;
+    });
+}
+
+async fn checked<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F, a: Locks, b: Locks) {
+    // So that whoever waits for itself is found out.
+    tokio::time::timeout(secs(120), claim(a.clone(), b.clone())).await.expect("it comes to its end");
+    a.settled().await;
+    b.settled().await;
+    let left = a.list("", 10).await.unwrap();
+    assert!(left.is_empty(), "left in the store: {left:#?}");
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// A client with a file store of its own, as in another process.

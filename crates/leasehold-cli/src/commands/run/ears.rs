@@ -38,6 +38,11 @@ impl Caught {
         self.from_kernel && matches!(self.signal, Signal::INT | Signal::QUIT)
     }
 
+    /// Whether whoever sent it wants us to end, and has not just a word for the command.
+    pub(super) fn means_the_end(self) -> bool {
+        matches!(self.signal, Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)
+    }
+
     /// Whether it ends a process that does not say otherwise.
     pub(super) fn ends(self) -> bool {
         self.is_forwarded() && self.signal != Signal::WINCH

@@ -3,8 +3,9 @@
 //! Two threads share the work, so that neither can keep the other from it: the runtime's has the lease, the main one has
 //! the command (`office`, `ears`). The command starts through `__exec`, stays in the terminal's foreground group or gets a
 //! group of its own (`job`), and everything that descends from it is found and ended where need be (`processes`). When and
-//! why is decided in `watch`.
+//! why is decided in `watch`. `elect` is the same again and again (`campaign`).
 
+mod campaign;
 mod ears;
 mod job;
 mod office;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use leasehold::{Error, Event, Lease, Locks, Options};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
-use crate::args::{Global, Run};
+use crate::args::{Elect, Global, Run};
 use crate::duration::short;
 use crate::exit::{Failure, LOST, TOO_LONG};
 use crate::voice::{Speaker, Voice};
@@ -40,7 +41,19 @@ const KEPT_MIN: Duration = Duration::from_millis(10);
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failure> {
-    let plan = Arc::new(Plan::new(args)?);
+    start(global, Plan::new(args)?, voice, hold)
+}
+
+pub(crate) fn elect(global: &Global, args: &Elect, voice: Voice) -> Result<u8, Failure> {
+    let campaign = if args.once { campaign::until_it_ends } else { campaign::for_ever };
+    start(global, Plan::new(&args.term())?, voice, campaign)
+}
+
+/// What is done with a connection.
+type Work = fn(&mut Office, &Locks, &Arc<Plan>, Trouble, &Speaker, Voice) -> Result<Done, Failure>;
+
+fn start(global: &Global, plan: Plan, voice: Voice, work: Work) -> Result<u8, Failure> {
+    let plan = Arc::new(plan);
     let trouble = Trouble::default();
     let heard = trouble.clone();
     let options = Options::default().on_event(move |event| {
@@ -56,7 +69,7 @@ pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failu
         Asked::Signal(caught) => return Ok(Done::from(caught).end()),
     };
     let speaker = Speaker::new(voice).map_err(Failure::internal)?;
-    let done = hold(&mut office, &locks, &plan, trouble, &speaker, voice);
+    let done = work(&mut office, &locks, &plan, trouble, &speaker, voice);
     let closing = locks.clone();
     drop(locks);
     // What hangs has had its time: its TTL ends what it holds.
@@ -78,11 +91,15 @@ struct Done {
     dies_of: Option<Signal>,
     /// Something that could not be ended runs on: the lock is left to its TTL.
     leaves_it: bool,
+    /// A signal said that we should end.
+    is_told: bool,
+    /// How long the command ran.
+    ran: Duration,
 }
 
 impl Done {
     fn with(code: u8) -> Self {
-        Done { code, dies_of: None, leaves_it: false }
+        Done { code, dies_of: None, leaves_it: false, is_told: false, ran: Duration::ZERO }
     }
 
     fn end(self) -> u8 {
@@ -98,7 +115,7 @@ impl Done {
 impl From<Caught> for Done {
     fn from(caught: Caught) -> Self {
         let code = Ended::Signal(caught.signal.as_raw()).code();
-        Done { dies_of: caught.is_pressed().then_some(caught.signal), ..Done::with(code) }
+        Done { dies_of: caught.is_pressed().then_some(caught.signal), is_told: true, ..Done::with(code) }
     }
 }
 
@@ -112,8 +129,8 @@ fn hold(
 ) -> Result<Done, Failure> {
     if plan.waits_for_itself() {
         speaker.warn(format!(
-            "`{}` is held by the command that this one was started from; if that is on the same store, this waits for ever",
-            plan.name
+            "{} is held by the command that this one was started from; if that is on the same store, this waits for ever",
+            plan.names
         ));
     }
     let asked = office.now();
@@ -122,7 +139,9 @@ fn hold(
     let acquiring = async move { waiting::acquire(its_locks, &its_plan, its_clock, line).await };
     let lease = match office.ask(acquiring)? {
         Asked::Answer(Ok(lease)) => lease,
-        Asked::Answer(Err(error @ Error::Busy { .. })) => return plan.not_acquired(&error).map(Done::with),
+        Asked::Answer(Err(error @ Error::Busy { .. })) => {
+            return plan.not_acquired(&error, speaker).map(Done::with);
+        }
         Asked::Answer(Err(error)) => return Err(error.into()),
         Asked::Signal(caught) => {
             line.clear();
@@ -131,14 +150,14 @@ fn hold(
     };
     let since = office.now();
     let waited = short(since.since(asked));
-    speaker.detail(format!("`{}` acquired after {waited}, fence {}", plan.name, lease.fence()));
+    speaker.detail(format!("{} acquired after {waited}, fence {}", plan.names, lease.fence()));
     let lifeline = if plan.close { None } else { locks.lifeline()? };
     // Whoever does not want it any more need not have it started.
     if let Some(caught) = office.listen(Some(Duration::ZERO))?.into_iter().find(|caught| caught.ends()) {
         return Ok(caught.into());
     }
     let job = Job::start(plan.command(lease.fence()), lifeline).map_err(|error| {
-        Failure::internal(format!("cannot start a process: {error}; `{}` is given back", plan.name))
+        Failure::internal(format!("cannot start a process: {error}; {} is given back", plan.names))
     })?;
     let (proof, bell) = (lease.proof(), office.bell());
     office.spawn(async move {
@@ -146,10 +165,12 @@ fn hold(
         bell.ring();
     });
     let verdict = Watch::new(office, plan, speaker, job, lease.proof(), trouble).run()?;
+    let ran = office.now().since(since);
     let code = conclude(office, plan, speaker, lease, &verdict, since)?;
     let was_pressed = |signal: &Signal| verdict.ended == Some(Ended::Signal(signal.as_raw()));
     let dies_of = verdict.pressed.filter(was_pressed).filter(|_| code != LOST && code != TOO_LONG);
-    Ok(Done { code, dies_of, leaves_it: verdict.is_lost && verdict.has_survivors })
+    let leaves_it = verdict.is_lost && verdict.has_survivors;
+    Ok(Done { code, dies_of, leaves_it, is_told: verdict.is_told, ran })
 }
 
 /// Gives the lock back, and says what came of it all.
@@ -185,19 +206,16 @@ fn conclude(
     };
     match end {
         Some(Ok(())) if !kept.is_zero() => {
-            speaker.detail(format!(
-                "`{}` is kept for another {}, as --at-least says",
-                plan.name,
-                short(kept)
-            ));
+            let option = if plan.once { "--once-per" } else { "--at-least" };
+            speaker.detail(format!("{} is kept for another {}, as {option} says", plan.names, short(kept)));
             Ok(code)
         }
         Some(Ok(())) => {
-            speaker.detail(format!("`{}` given back after {}", plan.name, short(office.now().since(since))));
+            speaker.detail(format!("{} given back after {}", plan.names, short(office.now().since(since))));
             Ok(code)
         }
         Some(Err(Error::Lost { reason, .. })) => {
-            speaker.error(format!("the lease on `{}` was lost: {reason}", plan.name));
+            speaker.error(format!("the lease on {} was lost: {reason}", plan.names));
             speaker.error(after_a_loss(plan, verdict.ended));
             Ok(LOST)
         }
@@ -207,8 +225,8 @@ fn conclude(
         }
         None => {
             speaker.warn(format!(
-                "the store has not said that it took `{}` back; it is free when its TTL of {} is over",
-                plan.name,
+                "the store has not said that it took {} back; it is free when its TTL of {} is over",
+                plan.names,
                 short(plan.ttl)
             ));
             Ok(code)

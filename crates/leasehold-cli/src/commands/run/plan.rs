@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use leasehold::{Fence, Name, Owner, Permits};
+use leasehold::{Error, Fence, Name, Names, Owner, Permits, Ttl};
 use rustix::process::Signal;
 
 use super::job::shell;
@@ -13,6 +13,7 @@ use crate::commands::exec;
 use crate::duration::short;
 use crate::exit::Failure;
 use crate::name;
+use crate::voice::Speaker;
 
 /// Everything is gone so long before the lease ends.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
@@ -29,7 +30,9 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) name: Name,
+    /// What the command is told; one of `names`.
+    name: Name,
+    pub(super) names: Names,
     pub(super) kind: Kind,
     pub(super) owner: Owner,
     pub(super) ttl: Duration,
@@ -38,6 +41,8 @@ pub(super) struct Plan {
     pub(super) conflict: u8,
     pub(super) skip: bool,
     pub(super) at_least: Duration,
+    /// What `at_least` is for: at most one run in that time.
+    pub(super) once: bool,
     pub(super) max_runtime: Option<Duration>,
     pub(super) on_lost: OnLost,
     pub(super) signal: Signal,
@@ -75,6 +80,9 @@ impl Plan {
         if args.max_runtime.is_some_and(|max| max.is_zero()) {
             return zero("max-runtime");
         }
+        if let Some(period) = args.once_per {
+            Ttl::new(period)?;
+        }
         let owner = match &args.owner {
             Some(label) => Owner::new(label)?,
             None => Owner::this_process(),
@@ -84,9 +92,13 @@ impl Plan {
             (None, Some((program, rest))) if !program.is_empty() => (program.clone(), rest.to_vec()),
             _ => return Err(Failure::usage("what is to be run? Write the command after `--`")),
         };
-        let does_not_wait = args.waiting.nonblock || (args.skip && args.waiting.wait.is_none());
+        let all = std::iter::once(&args.name).chain(&args.also).map(|given| name(given));
+        let all: Vec<Name> = all.collect::<Result<_, _>>()?;
+        let skip = args.skip || args.once_per.is_some();
+        let does_not_wait = args.waiting.nonblock || (skip && args.waiting.wait.is_none());
         Ok(Plan {
             name: name(&args.name)?,
+            names: Names::new(all)?,
             kind: match args.permits {
                 Some(permits) => Kind::Permits(permits),
                 None if args.shared => Kind::Shared,
@@ -95,9 +107,10 @@ impl Plan {
             owner,
             ttl,
             wait: if does_not_wait { Some(Duration::ZERO) } else { args.waiting.wait },
-            conflict: if args.skip { 0 } else { args.waiting.conflict_exit_code },
-            skip: args.skip,
-            at_least: args.at_least.unwrap_or(Duration::ZERO),
+            conflict: if skip { 0 } else { args.waiting.conflict_exit_code },
+            skip,
+            at_least: args.once_per.or(args.at_least).unwrap_or(Duration::ZERO),
+            once: args.once_per.is_some(),
             max_runtime: args.max_runtime,
             on_lost: args.on_lost,
             signal: args.signal,
@@ -142,7 +155,9 @@ impl Plan {
 
     /// Whether whoever started this holds what it asks for, and nobody said how long to wait.
     pub(super) fn waits_for_itself(&self) -> bool {
-        let is_held = std::env::var_os("LEASEHOLD_NAME").is_some_and(|name| name == self.name.as_str());
+        let is_held =
+            |name: &Name| std::env::var_os("LEASEHOLD_NAME").is_some_and(|held| held == name.as_str());
+        let is_held = self.names.into_iter().any(is_held);
         is_held && self.kind == Kind::Exclusive && self.wait.is_none()
     }
 
@@ -152,9 +167,16 @@ impl Plan {
     }
 
     /// Not acquired is as good as done where that was asked for.
-    pub(super) fn not_acquired(&self, why: &leasehold::Error) -> Result<u8, Failure> {
+    pub(super) fn not_acquired(&self, why: &Error, speaker: &Speaker) -> Result<u8, Failure> {
         match self.skip {
-            true => Ok(0),
+            true => {
+                if let (true, Error::Busy { busy, .. }) = (self.once, why) {
+                    let by = busy.holder.as_ref().map(|owner| format!(" by {owner}")).unwrap_or_default();
+                    let names = &self.names;
+                    speaker.tell(format!("{names} was run{by} already, or is being run: nothing to do"));
+                }
+                Ok(0)
+            }
             false => Err(Failure::busy(self.conflict, why)),
         }
     }

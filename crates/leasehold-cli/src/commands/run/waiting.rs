@@ -27,8 +27,15 @@ pub(super) async fn acquire(locks: Locks, plan: &Plan, clock: Clock, line: Line)
 }
 
 async fn lock(locks: &Locks, plan: &Plan) -> leasehold::Result<Lease> {
-    let Plan { name, owner, ttl, wait, .. } = plan;
-    let (name, owner) = (name.clone(), owner.as_str());
+    let Plan { names, owner, ttl, wait, .. } = plan;
+    let owner = owner.as_str();
+    let Some(name) = names.only().cloned() else {
+        let all = locks.all(names.into_iter().cloned()).ttl(*ttl).owner(owner);
+        return match *wait {
+            None => all.lock().await,
+            Some(wait) => all.wait(wait).lock().await,
+        };
+    };
     match (plan.kind, *wait) {
         (Kind::Exclusive, None) => locks.mutex(name).ttl(*ttl).owner(owner).lock().await,
         (Kind::Exclusive, Some(wait)) => locks.mutex(name).ttl(*ttl).owner(owner).wait(wait).lock().await,
@@ -62,9 +69,9 @@ impl Line {
         loop {
             clock.sleep_until(next).await;
             if self.is_shown {
-                let status = locks.inspect(plan.name.clone()).await;
+                let status = in_the_way(locks, plan).await;
                 let waited = clock.now().since(start);
-                self.put(&text(plan, status.ok().flatten().as_ref(), waited));
+                self.put(&text(plan, status.as_ref(), waited));
             }
             next = clock.now().plus(LINE_EVERY);
         }
@@ -105,8 +112,21 @@ impl Drop for ClearOnDrop {
     }
 }
 
+/// Of several names, the first that somebody holds.
+async fn in_the_way(locks: &Locks, plan: &Plan) -> Option<Status> {
+    let mut seen = None;
+    for name in &plan.names {
+        let status = locks.inspect(name.clone()).await.ok().flatten();
+        if status.as_ref().is_some_and(|status| !status.holders.is_empty()) {
+            return status;
+        }
+        seen = seen.or(status);
+    }
+    seen
+}
+
 fn text(plan: &Plan, status: Option<&Status>, waited: Duration) -> String {
-    let name = &plan.name;
+    let name = plan.names.into_iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
     let waited = match waited.as_secs() {
         0 => String::new(),
         seconds => format!(" ({} so far)", short(Duration::from_secs(seconds))),
@@ -121,6 +141,11 @@ fn text(plan: &Plan, status: Option<&Status>, waited: Duration) -> String {
     let ahead = match ahead {
         0 => String::new(),
         n => format!(", {n} ahead in line"),
+    };
+    // Of several, which one it is.
+    let holders = match plan.names.only() {
+        Some(_) => holders,
+        None => format!("{} {holders}", status.name),
     };
     format!("waiting for {name}: {holders}{ahead}{waited}")
 }

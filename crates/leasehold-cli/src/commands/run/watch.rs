@@ -50,6 +50,8 @@ pub(super) struct Watch<'a> {
     is_too_long: bool,
     /// What was pressed at the terminal, for the command and for us.
     pressed: Option<Signal>,
+    /// Somebody wants the command, and us, to end.
+    is_told: bool,
     stage: Stage,
     /// Only those are left who cannot be ended.
     only_survivors: bool,
@@ -78,6 +80,8 @@ pub(super) struct Verdict {
     /// Something of it runs on, and nobody can help that.
     pub(super) has_survivors: bool,
     pub(super) pressed: Option<Signal>,
+    /// Somebody told us to end, and so the command was.
+    pub(super) is_told: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -102,6 +106,7 @@ impl<'a> Watch<'a> {
             is_lost: false,
             is_too_long: false,
             pressed: None,
+            is_told: false,
             stage: Stage::Running,
             only_survivors: false,
             survivors_are_told: false,
@@ -114,6 +119,7 @@ impl<'a> Watch<'a> {
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.office.ears.watch(self.job.end());
         for caught in self.office.listen(Some(Duration::ZERO))? {
+            self.is_told |= caught.means_the_end();
             self.job.forward_early(caught);
         }
         loop {
@@ -138,6 +144,7 @@ impl<'a> Watch<'a> {
             is_too_long: self.is_too_long,
             has_survivors: self.only_survivors && !self.job.is_gone(),
             pressed: self.pressed,
+            is_told: self.is_told,
         })
     }
 
@@ -154,11 +161,11 @@ impl<'a> Watch<'a> {
         }
         if !self.plan.close && !std::mem::replace(&mut self.lingering_is_told, true) {
             self.speaker.tell(format!(
-                "`{}` has ended, but something it started still runs: {}. `{}` is held until that ends too; --close lets \
+                "`{}` has ended, but something it started still runs: {}. {} is held until that ends too; --close lets \
                  go at once",
                 self.plan.shown(),
                 list(&self.job.living()),
-                self.plan.name
+                self.plan.names
             ));
         }
         self.plan.close
@@ -241,7 +248,7 @@ impl<'a> Watch<'a> {
                  work beside it"
             ),
         };
-        self.speaker.error(format!("the lease on `{}` {what}. {then}", self.plan.name));
+        self.speaker.error(format!("the lease on {} {what}. {then}", self.plan.names));
         if let (Some(Err(error)), Some(program)) = (hook, &self.plan.hook) {
             self.speaker.error(format!(
                 "cannot run `{}`, the program of --on-lost-exec: {error}; nobody was told but you",
@@ -297,10 +304,10 @@ impl<'a> Watch<'a> {
         {
             let then = match self.is_lost {
                 true => format!(
-                    "It runs on without `{}`: end it yourself before somebody takes that",
-                    self.plan.name
+                    "It runs on without {}: end it yourself before somebody takes that",
+                    self.plan.names
                 ),
-                false => format!("`{}` is held until it ends", self.plan.name),
+                false => format!("{} is held until it ends", self.plan.names),
             };
             self.speaker.error(format!("could not be ended: {}. {then}", list(&living)));
         }
@@ -310,6 +317,7 @@ impl<'a> Watch<'a> {
         if caught.is_pressed() {
             self.pressed = Some(caught.signal);
         }
+        self.is_told |= caught.means_the_end();
         match caught.signal {
             Signal::TSTP => self.stop(false),
             // Somebody stopped us in a way we could not see.

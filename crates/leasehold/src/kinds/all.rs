@@ -1,0 +1,151 @@
+//! `All`: several names at once, all or none.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::settings::Setup;
+use crate::claim::{Names, Share};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::lease::{Lease, Proof, Setback};
+use crate::locks::Client;
+use crate::sync::Arc;
+
+/// Several names, had alone, all or none: what [`Locks::all`](crate::Locks::all) gives.
+///
+/// There is one lease over all of them, with one [`lost`](Proof::lost): the loss of one name is the loss of all. Each name
+/// is held as a [`Mutex`](crate::Mutex) of it holds it, and excludes that.
+///
+/// **No deadlock,** in whatever order callers say their names: a store that takes several names
+/// [in one step](crate::Capabilities::several_names) holds none of them while it waits; on one that does not, they are
+/// taken one after the other in *their* order (as text), the same for everybody, and what was taken is kept until the rest is
+/// there. Whoever holds a name by another lease while it asks for these, is outside of that order.
+///
+/// **One fence** for all: it is above every fence that was given before for any of these names.
+///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | [`ttl`](All::ttl) | 30 s | how long the names outlive a dead holder |
+/// | [`wait`](All::wait) | for ever | how long [`lock`](All::lock) waits for all of them |
+/// | [`owner`](All::owner) | `host:pid` | who holds them, for people |
+/// | [`max_hold`](All::max_hold) | none | past this they are lost, however well they are renewed |
+/// | [`no_renewal`](All::no_renewal) | renewed | they end with their TTL unless [extended](Lease::extend) |
+/// | [`min_validity`](All::min_validity) | half the TTL | a grant with less left is renewed or given back |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::connect("memory:").await?;
+/// let lease = locks.all(["account:7", "account:4"]).lock().await?;
+/// println!("{} with fence {}", lease.names(), lease.fence());
+/// assert!(locks.mutex("account:4").try_lock().await?.is_none());
+/// assert!(locks.all(["account:7", "account:9"]).try_lock().await?.is_none(), "all or none");
+/// assert!(locks.mutex("account:9").try_lock().await?.is_some());
+/// lease.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is taken before `lock` or `try_lock` is awaited"]
+pub struct All {
+    setup: Setup,
+}
+
+impl All {
+    pub(crate) fn new(client: Arc<Client>, names: Result<Names>) -> Self {
+        All { setup: Setup::new(client, names) }
+    }
+
+    /// How long the names outlive a holder that dies.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        All { setup: self.setup.ttl(ttl) }
+    }
+
+    /// How long [`lock`](All::lock) waits, for all of them together, before it says [`Error::Busy`]; zero means not at all. As
+    /// for a [mutex](crate::Mutex::wait).
+    pub fn wait(self, wait: Duration) -> Self {
+        All { setup: self.setup.wait(wait) }
+    }
+
+    /// Who holds them, for people.
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        All { setup: self.setup.owner(label) }
+    }
+
+    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)).
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        All { setup: self.setup.max_hold(max_hold) }
+    }
+
+    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
+    pub fn no_renewal(self) -> Self {
+        All { setup: self.setup.no_renewal() }
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        All { setup: self.setup.min_validity(min_validity) }
+    }
+
+    /// Waits until nobody holds any of the names, and takes all of them: for ever, unless [`wait`](All::wait) says otherwise.
+    ///
+    /// It is not re-entrant: a task that asks for a name it holds already waits for itself.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Invalid`] also for no names, or more than [`Names::COUNT_MAX`];
+    /// [`Error::Unreachable`] also where names that are taken one by one were lost while the rest was waited for.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, it leaves nothing behind: no claim to any of the names, no place in any queue, no task.
+    pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        self.setup.ask(Ok(Share::Exclusive)).wait()
+    }
+
+    /// Takes all of the names if all are free; `None` where one is not.
+    ///
+    /// # Errors
+    /// As [`lock`](All::lock), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`lock`](All::lock).
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        self.setup.ask(Ok(Share::Exclusive)).attempt()
+    }
+
+    /// Locks all, does the work, and lets go. See [`Lease::run`].
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, the work is cancelled and nothing is left behind.
+    pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<T>> + use<T, F, W>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+    {
+        let lock = self.lock();
+        async { lock.await?.run(work).await }
+    }
+
+    /// Locks all, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
+    ///
+    /// # Cancel safety
+    /// As [`Lease::run_or_rollback`].
+    pub fn run_or_rollback<T, F, W, G, R>(
+        &self,
+        work: F,
+        rollback: G,
+    ) -> impl Future<Output = Result<T>> + use<T, F, W, G, R>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+        G: FnOnce(Setback<T>) -> R,
+        R: Future<Output = ()>,
+    {
+        let lock = self.lock();
+        async { lock.await?.run_or_rollback(work, rollback).await }
+    }
+}
+
+impl fmt::Debug for All {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.setup.fmt_as("All", f)
+    }
+}

@@ -1,0 +1,213 @@
+//! `Once`: at most one run per period, whoever comes first.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::settings::Setup;
+use crate::claim::Share;
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::lease::{Lease, Proof};
+use crate::locks::Client;
+use crate::name::Name;
+use crate::sync::Arc;
+use crate::ttl::Ttl;
+
+/// At most one run per period, in the whole fleet: what [`Locks::once`](crate::Locks::once) gives.
+///
+/// For jobs that every machine starts at its own time. Whoever comes first runs; when it is done, the name stays taken for
+/// what is left of the period, counted from when the run began, so that whoever is late, or has a clock that is fast, finds it
+/// taken and has nothing to do. No clock of any two machines is compared.
+///
+/// **How long a period?** Shorter than the time between two starts by more than clocks and starts may differ, and longer than
+/// they differ: for a job that is started every day, say 23 hours. A period of a whole day would have the next day's run
+/// skipped where it starts a moment earlier than the one before.
+///
+/// **What counts.** A run that [ends](Turn::done), well or not: its period is kept unless its holder
+/// [gives it back](Turn::give_back). A run that does not end (the process dies, the future is dropped or panics, the
+/// lease is lost, [`at_most_for`](Once::at_most_for) is over) does not count: somebody else may run, at once or when the TTL is
+/// over.
+///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | [`per`](Once::per) | to be said | the period |
+/// | [`at_most_for`](Once::at_most_for) | no limit | past this a run is lost, and cancelled |
+/// | [`at_least_for`](Once::at_least_for) | 0 | how long the name stays taken even where a run is given back |
+/// | [`ttl`](Once::ttl) | 30 s | how long the name outlives a process that dies in its run |
+/// | [`owner`](Once::owner) | `host:pid` | who runs it, for people |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// use std::time::Duration;
+///
+/// let locks = leasehold::connect("memory:").await?;
+/// let nightly = locks.once("nightly").per(Duration::from_secs(23 * 3600));
+/// assert_eq!(nightly.run(async |_| "done").await?, Some("done"));
+/// assert_eq!(nightly.run(async |_| "done").await?, None, "not again in this period");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is run before `run` or `take` is awaited"]
+pub struct Once {
+    client: Arc<Client>,
+    setup: Setup,
+    period: Result<Ttl>,
+    at_least_for: Duration,
+}
+
+impl Once {
+    pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
+        // A run is nothing to be passed on.
+        let setup = Setup::new(client.clone(), name.map(Into::into)).strict_order();
+        let period = Err(Error::invalid("period", "none", "say with `per` in which time it runs once"));
+        Once { client, setup, period, at_least_for: Duration::ZERO }
+    }
+
+    /// The period: from the beginning of one run to where the next may begin.
+    pub fn per(self, period: Duration) -> Self {
+        Once { period: Ttl::new(period), ..self }
+    }
+
+    /// A cap on a run: past this it is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that one that hangs does not keep
+    /// the name for ever. It does not count then.
+    pub fn at_most_for(self, at_most_for: Duration) -> Self {
+        Once { setup: self.setup.max_hold(at_most_for), ..self }
+    }
+
+    /// How long the name stays taken, from the beginning of the run, where the run is [given back](Turn::give_back).
+    pub fn at_least_for(self, at_least_for: Duration) -> Self {
+        Once { at_least_for, ..self }
+    }
+
+    /// How long the name outlives a process that dies in its run.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Once { setup: self.setup.ttl(ttl), ..self }
+    }
+
+    /// Who runs it, for people.
+    pub fn owner(self, label: impl AsRef<str>) -> Self {
+        Once { setup: self.setup.owner(label), ..self }
+    }
+
+    /// Begins a run, if there has been none in this period and there is none now; `None` where there is nothing to do. It does
+    /// not wait.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock); [`Error::Invalid`] also for a bad period or none.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, it leaves nothing behind.
+    pub fn take(&self) -> impl Future<Output = Result<Option<Turn>>> + Send + use<> {
+        let Once { client, setup, period, at_least_for } = self.clone();
+        async move {
+            let period = period?;
+            let lease = setup.ask(Ok(Share::Exclusive)).attempt().await?;
+            let since = client.clock().now();
+            let until = |duration| since.plus(duration);
+            Ok(lease.map(|lease| Turn {
+                kept_until: until(period.as_duration()),
+                at_least_until: until(at_least_for),
+                lease,
+            }))
+        }
+    }
+
+    /// Does the work, if there has been no run in this period and there is none now; `None` where there is nothing to do. Where
+    /// the lease is lost, the work is cancelled. Whatever the work returns, the period is kept; for work that may fail
+    /// and is to be tried again, [`take`](Once::take) a turn.
+    ///
+    /// # Errors
+    /// As [`take`](Once::take); [`Error::Lost`] where the lease was lost under the work; [`Error::Unknown`] where the store
+    /// did not say that it keeps the period: the work was protected to its end, and it may be done again.
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, the work is cancelled, and nothing is left behind: it does not count.
+    pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<Option<T>>> + use<T, F, W>
+    where
+        F: FnOnce(Proof) -> W,
+        W: Future<Output = T>,
+    {
+        let taking = self.take();
+        async {
+            let Some(turn) = taking.await? else { return Ok(None) };
+            let proof = turn.proof();
+            let output = {
+                let mut work = std::pin::pin!(work(proof.clone()));
+                // Loss first: work that ends after its lease has ended was not protected.
+                tokio::select! {
+                    biased;
+                    _ = proof.lost() => None,
+                    output = &mut work => Some(output),
+                }
+            };
+            turn.done().await?;
+            Ok(output)
+        }
+    }
+}
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.setup.fmt_as("Once", f)
+    }
+}
+
+/// The run of this period: what [`Once::take`] gives. It has everything a [`Proof`] has.
+///
+/// Dropped, it is given back in the background, as if it had not been taken.
+#[derive(Debug)]
+#[must_use = "the run is given back as soon as its turn is dropped"]
+pub struct Turn {
+    lease: Lease,
+    kept_until: Deadline,
+    at_least_until: Deadline,
+}
+
+impl Turn {
+    /// A proof for other tasks to watch.
+    pub fn proof(&self) -> Proof {
+        self.lease.proof()
+    }
+
+    /// The run is over, and counts: nobody runs for what is left of the period.
+    ///
+    /// # Errors
+    /// Whatever the error, the name is held no more, and the run may be done again. [`Error::Lost`] where the lease was lost
+    /// before; [`Error::Unknown`] where no answer came.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, the run may not count: it is given back in the background.
+    pub async fn done(self) -> Result<()> {
+        let until = self.kept_until;
+        self.keep_until(until).await
+    }
+
+    /// The run does not count: somebody else may run, once [`at_least_for`](Once::at_least_for) is over.
+    ///
+    /// # Errors
+    /// As [`Lease::release`].
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it is given back in the background.
+    pub async fn give_back(self) -> Result<()> {
+        let until = self.at_least_until;
+        self.keep_until(until).await
+    }
+
+    async fn keep_until(self, until: Deadline) -> Result<()> {
+        let left = until.since(self.lease.client().clock().now());
+        match left.is_zero() {
+            true => self.lease.release().await,
+            false => self.lease.leave_for(left.max(Ttl::MIN.as_duration())).await.map(drop),
+        }
+    }
+}
+
+impl Deref for Turn {
+    type Target = Proof;
+
+    fn deref(&self) -> &Proof {
+        &self.lease
+    }
+}

@@ -1,0 +1,363 @@
+//! `Scope`: an owner who may take again what it holds already. Counted, with one fence; the last one out lets go.
+//!
+//! What is shared lives in this client: to the store, and to everybody else, an owner holds a name once.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc as StdArc, Weak};
+use std::time::Duration;
+
+use super::settings::Setup;
+use crate::acquire::Patience;
+use crate::claim::Share;
+use crate::clock::Deadline;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::lease::{Lease, Proof};
+use crate::locks::Client;
+use crate::name::{IntoName, Name};
+use crate::sync::{Arc, Mutex, lock};
+use crate::token::Owner;
+
+/// An owner under whose name a lock that is held already may be taken again: what [`Locks::owner`](crate::Locks::owner) gives.
+///
+/// For code that locks what its caller may have locked: under one owner, both have it, and it is let go when the last of
+/// them lets go. An owner is a name of your choice, such as the id of a request or of a job. It is known to this client only:
+/// to all others, in other processes too, it is a holder like any other. A plain [`Mutex`](crate::Mutex) of the same name
+/// stays what it is: it waits for the owner as for anybody else.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::connect("memory:").await?;
+/// let job = locks.owner("import-7");
+/// let outer = job.mutex("orders").lock().await?;
+/// let inner = job.mutex("orders").lock().await?; // not again, but too
+/// assert_eq!(inner.fence(), outer.fence());
+/// outer.release().await?;
+/// assert!(locks.mutex("orders").try_lock().await?.is_none(), "one of them still holds it");
+/// inner.release().await?;
+/// assert!(locks.mutex("orders").try_lock().await?.is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Scope {
+    client: Arc<Client>,
+    owner: Result<Owner>,
+}
+
+impl Scope {
+    pub(crate) fn new(client: Arc<Client>, owner: Result<Owner>) -> Self {
+        Scope { client, owner }
+    }
+
+    /// A lock that this owner may take as often as it likes, and others not at all meanwhile.
+    ///
+    /// A name or an owner that is not valid is reported when the lock is asked for.
+    pub fn mutex(&self, name: impl IntoName) -> ReentrantMutex {
+        let name = name.into_name();
+        let key = self.owner.clone().and_then(|owner| Ok((owner, name.clone()?)));
+        let setup = Setup::new(self.client.clone(), name.map(Into::into));
+        let setup = match &self.owner {
+            Ok(owner) => setup.owner(owner.as_str()),
+            Err(_) => setup,
+        };
+        ReentrantMutex { client: self.client.clone(), key, setup }
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+/// A lock that one owner at a time has, as often as it likes: what [`Scope::mutex`] gives.
+///
+/// The options are those of a [`Mutex`](crate::Mutex); those of whoever takes it first hold for all who take it too.
+#[derive(Clone)]
+#[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
+pub struct ReentrantMutex {
+    client: Arc<Client>,
+    key: Result<(Owner, Name)>,
+    setup: Setup,
+}
+
+impl ReentrantMutex {
+    /// How long the lock outlives a holder that dies.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(|setup| setup.ttl(ttl))
+    }
+
+    /// How long [`lock`](ReentrantMutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.with(|setup| setup.wait(wait))
+    }
+
+    /// A cap on holding, from when the first took it: past this all are lost.
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|setup| setup.max_hold(max_hold))
+    }
+
+    /// No renewal in the background.
+    pub fn no_renewal(self) -> Self {
+        self.with(Setup::no_renewal)
+    }
+
+    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        self.with(|setup| setup.min_validity(min_validity))
+    }
+
+    fn with(self, change: impl FnOnce(Setup) -> Setup) -> Self {
+        ReentrantMutex { setup: change(self.setup), ..self }
+    }
+
+    /// Takes the lock too, where this owner holds it; waits for it and takes it, where nobody or somebody else does. Of several
+    /// tasks of the owner one asks, and the others wait for what it gets.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// Dropped anywhere, it leaves nothing behind; another task of the owner goes on in its place.
+    pub fn lock(&self) -> impl Future<Output = Result<CountedLease>> + Send + use<> {
+        self.clone().enter()
+    }
+
+    /// Takes the lock, or takes it too, if that can be done now; `None` where it cannot: somebody else holds it, or a task of
+    /// this owner is still asking for it.
+    ///
+    /// # Errors
+    /// As [`lock`](ReentrantMutex::lock), without [`Error::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`lock`](ReentrantMutex::lock).
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<CountedLease>>> + Send + use<> {
+        self.clone().try_enter()
+    }
+
+    async fn enter(self) -> Result<CountedLease> {
+        let place = self.place()?;
+        if let Some(lease) = place.join() {
+            return Ok(lease);
+        }
+        let clock = self.client.clock();
+        let start = clock.now();
+        let until = match self.setup.patience() {
+            Patience::For(wait) => start.plus(wait),
+            Patience::Never => start,
+            Patience::Forever => Deadline::FAR,
+        };
+        let turn = tokio::select! {
+            biased;
+            turn = place.turn.lock() => turn,
+            () = clock.sleep_until(until) => {
+                return Err(self.setup.ask(Ok(Share::Exclusive)).given_up(start).await);
+            }
+        };
+        if let Some(lease) = place.join() {
+            return Ok(lease);
+        }
+        let patience = match until {
+            Deadline::FAR => Patience::Forever,
+            until => Patience::For(until.since(clock.now())),
+        };
+        let lease = self.setup.ask(Ok(Share::Exclusive)).within(patience).wait().await?;
+        let lease = place.begin(lease);
+        drop(turn);
+        Ok(lease)
+    }
+
+    async fn try_enter(self) -> Result<Option<CountedLease>> {
+        let place = self.place()?;
+        if let Some(lease) = place.join() {
+            return Ok(Some(lease));
+        }
+        let Ok(turn) = place.turn.try_lock() else { return Ok(None) };
+        if let Some(lease) = place.join() {
+            return Ok(Some(lease));
+        }
+        let lease = self.setup.ask(Ok(Share::Exclusive)).attempt().await?.map(|lease| place.begin(lease));
+        drop(turn);
+        Ok(lease)
+    }
+
+    fn place(&self) -> Result<StdArc<Place>> {
+        Ok(self.client.scopes.place(self.key.clone()?))
+    }
+}
+
+impl fmt::Debug for ReentrantMutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.setup.fmt_as("ReentrantMutex", f)
+    }
+}
+
+/// A lock that its owner holds, perhaps several times. It has everything a [`Proof`] has; all that the owner holds of one lock
+/// have the same fence, and are lost together.
+///
+/// Dropping it lets go, as [`release`](CountedLease::release) does, in the background.
+#[must_use = "the lock is let go as soon as the lease is dropped"]
+pub struct CountedLease {
+    proof: Proof,
+    tenure: StdArc<Tenure>,
+    /// Keeps the place known for as long as it is held.
+    _place: StdArc<Place>,
+    is_out: bool,
+}
+
+impl CountedLease {
+    /// A proof for other tasks to watch. It lasts as long as the owner holds the lock, which may be longer than this lease.
+    pub fn proof(&self) -> Proof {
+        self.proof.clone()
+    }
+
+    /// How many times the owner holds it now; this one is among them.
+    pub fn count(&self) -> usize {
+        lock(&self.tenure.inside).count
+    }
+
+    /// Lets go; the last of the owner's to do so gives the lock back to the store.
+    ///
+    /// # Errors
+    /// As [`Lease::release`]: [`Error::Lost`] to each of them, where the lock was lost before.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, the lock is given back in the background.
+    pub async fn release(mut self) -> Result<()> {
+        match self.leave() {
+            Some(lease) => lease.release().await,
+            None => match self.proof.loss() {
+                None => Ok(()),
+                Some(reason) => Err(crate::error::Error::Lost { names: self.proof.names().clone(), reason }),
+            },
+        }
+    }
+
+    /// The lease, to the last one out.
+    fn leave(&mut self) -> Option<Lease> {
+        if std::mem::replace(&mut self.is_out, true) {
+            return None;
+        }
+        let mut inside = lock(&self.tenure.inside);
+        inside.count -= 1;
+        if inside.count == 0 { inside.lease.take() } else { None }
+    }
+}
+
+impl Drop for CountedLease {
+    fn drop(&mut self) {
+        drop(self.leave());
+    }
+}
+
+impl Deref for CountedLease {
+    type Target = Proof;
+
+    fn deref(&self) -> &Proof {
+        &self.proof
+    }
+}
+
+impl fmt::Debug for CountedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountedLease")
+            .field("names", self.names())
+            .field("fence", &self.fence())
+            .field("count", &self.count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the owners of a client hold, or ask for.
+#[derive(Clone, Default)]
+pub(crate) struct Scopes {
+    places: StdArc<Places>,
+}
+
+/// A place is there as long as somebody holds it, or asks.
+type Places = Mutex<HashMap<(Owner, Name), Weak<Place>>>;
+
+/// One name, for one owner.
+struct Place {
+    key: (Owner, Name),
+    places: Weak<Places>,
+    /// One task of the owner asks at a time.
+    turn: tokio::sync::Mutex<()>,
+    /// What the owner got last; it may be over.
+    latest: Mutex<Option<StdArc<Tenure>>>,
+}
+
+/// One lease, from the first one in to the last one out.
+///
+/// Invariants:
+/// - the lease is there exactly as long as the count is above zero;
+/// - once at zero, it stays there: whoever comes then asks anew.
+struct Tenure {
+    proof: Proof,
+    inside: Mutex<Inside>,
+}
+
+struct Inside {
+    count: usize,
+    lease: Option<Lease>,
+}
+
+impl Scopes {
+    fn place(&self, key: (Owner, Name)) -> StdArc<Place> {
+        let mut places = lock(&self.places);
+        if let Some(place) = places.get(&key).and_then(Weak::upgrade) {
+            return place;
+        }
+        let place = StdArc::new(Place {
+            key: key.clone(),
+            places: StdArc::downgrade(&self.places),
+            turn: tokio::sync::Mutex::new(()),
+            latest: Mutex::new(None),
+        });
+        places.insert(key, StdArc::downgrade(&place));
+        place
+    }
+}
+
+impl Place {
+    /// One more, where the owner holds it.
+    fn join(self: &StdArc<Self>) -> Option<CountedLease> {
+        let tenure = lock(&self.latest).clone()?;
+        // Outside of any lock: looking may declare the loss.
+        if !tenure.proof.is_valid() {
+            return None;
+        }
+        {
+            let mut inside = lock(&tenure.inside);
+            if inside.count == 0 {
+                return None;
+            }
+            inside.count += 1;
+        }
+        Some(CountedLease { proof: tenure.proof.clone(), tenure, _place: self.clone(), is_out: false })
+    }
+
+    /// The first.
+    fn begin(self: &StdArc<Self>, lease: Lease) -> CountedLease {
+        let proof = lease.proof();
+        let inside = Mutex::new(Inside { count: 1, lease: Some(lease) });
+        let tenure = StdArc::new(Tenure { proof: proof.clone(), inside });
+        let before = lock(&self.latest).replace(tenure.clone());
+        drop(before);
+        CountedLease { proof, tenure, _place: self.clone(), is_out: false }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(places) = self.places.upgrade() else { return };
+        let mut places = lock(&places);
+        // Somebody may have come since, and made it anew.
+        if places.get(&self.key).is_some_and(|place| place.strong_count() == 0) {
+            places.remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The table of `docs/kinds.md`, held against real stores: what it says is offered works, and what is not is refused with the
+//! reason it gives.
+#![cfg(all(feature = "redis", feature = "file", target_os = "linux"))]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{home_in_memory, secs};
+use leasehold::{Error, Locks, Result};
+use leasehold_lab::{Kind, Server};
+
+const PAGE: &str = include_str!("../../../docs/kinds.md");
+
+/// What the page says: kind → what stands in the column of each store.
+fn table() -> BTreeMap<String, Vec<String>> {
+    let rows = PAGE.lines().skip_while(|line| !line.starts_with("| | `memory:`")).skip(2);
+    rows.take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let mut cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
+            (cells.next().unwrap(), cells.collect())
+        })
+        .collect()
+}
+
+/// What a store does when it is asked, in the words of the page.
+async fn found(locks: &Locks, kind: &str) -> String {
+    let can = locks.capabilities();
+    let tried: Result<()> = match kind {
+        "mutex" => locks.mutex("x").lock().await.map(drop),
+        "readers" => locks.rwlock("x").read().await.map(drop),
+        "writers" => locks.rwlock("x").write().await.map(drop),
+        "downgrade, upgrade" => converted(locks).await,
+        "semaphore" => locks.semaphore("x", 2).acquire().await.map(drop),
+        "all" => locks.all(["x", "y"]).lock().await.map(drop),
+        "owner" => re_entered(locks).await,
+        "once" => once(locks).await,
+        "election" => locks.election("x").campaign().await.map(drop),
+        "latch" => latched(locks).await,
+        "in order of arrival" => return said(can.fair),
+        "fences that rise" => return said(can.fenced),
+        other => panic!("the page speaks of `{other}`, which nobody here knows"),
+    };
+    locks.settled().await;
+    // What it says of itself is what it does.
+    let says = match kind {
+        "readers" => can.shared,
+        "downgrade, upgrade" => can.conversions,
+        "semaphore" => can.permits,
+        "latch" => can.cells,
+        _ => true,
+    };
+    match tried {
+        Ok(()) => {
+            assert!(says, "{} does {kind}, and does not say so", can.store);
+            match (kind, can.several_names) {
+                ("all", true) => "in one step".to_owned(),
+                ("all", false) => "one by one".to_owned(),
+                _ => "yes".to_owned(),
+            }
+        }
+        Err(Error::Unsupported { why, store, .. }) => {
+            assert!(!says && store == can.store, "{store} says that it does {kind}, and does not");
+            format!("no: {}", why.split(';').next().unwrap())
+        }
+        Err(error) => panic!("{kind} on {}: {error}", can.store),
+    }
+}
+
+fn said(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_owned()
+}
+
+async fn converted(locks: &Locks) -> Result<()> {
+    let reader = locks.rwlock("x").write().await?.downgrade().await?;
+    reader.upgrade().await?.granted().expect("it is alone").release().await
+}
+
+async fn re_entered(locks: &Locks) -> Result<()> {
+    let owner = locks.owner("me");
+    let (one, two) = (owner.mutex("x").lock().await?, owner.mutex("x").lock().await?);
+    assert_eq!(one.fence(), two.fence());
+    one.release().await?;
+    two.release().await
+}
+
+async fn once(locks: &Locks) -> Result<()> {
+    let once = locks.once("x").per(secs(60));
+    assert!(once.run(async |_| ()).await?.is_some() && once.run(async |_| ()).await?.is_none());
+    locks.evict("x").await.map(drop)
+}
+
+async fn latched(locks: &Locks) -> Result<()> {
+    let latch = locks.latch("x", 1);
+    latch.count_down().await?;
+    latch.wait().await?;
+    latch.reset().await
+}
+
+#[tokio::test]
+async fn the_page_says_what_the_stores_do() {
+    let home = home_in_memory("kinds");
+    let server = Server::start(Kind::Redis).unwrap();
+    let stores = [
+        "memory:".to_owned(),
+        format!("file:{}", home.path().display()),
+        server.url(),
+        format!("{}?scripts=off", server.url()),
+    ];
+    let table = table();
+    assert_eq!(table.len(), 12, "{table:?}");
+    for (column, url) in stores.iter().enumerate() {
+        let locks = leasehold::connect(url).await.unwrap();
+        for (kind, cells) in &table {
+            assert_eq!(cells.len(), stores.len(), "{kind}: {cells:?}");
+            assert_eq!(cells[column], found(&locks, kind).await, "{kind} on store {column}");
+        }
+        locks.close().await;
+    }
+}
