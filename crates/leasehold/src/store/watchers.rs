@@ -36,6 +36,7 @@ impl Watchers {
         }
     }
 
+    #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn ring_all(&self) {
         let bells: Vec<Arc<Notify>> = lock(&self.watched).values().cloned().collect();
         bells.iter().for_each(|bell| bell.notify_waiters());
