@@ -122,7 +122,9 @@ fn killed_again_and_again(home: &Home, store: &str, kills: u64) -> (Duration, Du
     let (terms, late) = terms(home);
     assert!(terms as u64 > kills, "{terms} terms");
     let stalls = stalls.count();
-    println!("{terms} terms, {late} of which went on beside a later one; the machine stood still {stalls} times");
+    println!(
+        "{terms} terms, {late} of which went on beside a later one; the machine stood still {stalls} times"
+    );
     assert!(
         late <= stalls,
         "{late} terms went on beside a later one; the machine stood still {stalls} times"
