@@ -20,31 +20,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A command that ran for so long was well.
 const RAN_WELL: Duration = Duration::from_secs(30);
 
-/// Until somebody says that it is enough.
-pub(super) fn for_ever(
-    office: &mut Office,
-    locks: &Locks,
-    plan: &Arc<Plan>,
-    trouble: Trouble,
-    speaker: &Speaker,
-    voice: Voice,
-) -> Result<Done, Failure> {
-    campaign(office, locks, plan, trouble, speaker, voice, false)
-}
-
-/// Until the command has ended by itself.
-pub(super) fn until_it_ends(
-    office: &mut Office,
-    locks: &Locks,
-    plan: &Arc<Plan>,
-    trouble: Trouble,
-    speaker: &Speaker,
-    voice: Voice,
-) -> Result<Done, Failure> {
-    campaign(office, locks, plan, trouble, speaker, voice, true)
-}
-
-fn campaign(
+/// Until somebody says that it is enough; or, `once`, until the command has ended by itself.
+pub(super) fn campaign(
     office: &mut Office,
     locks: &Locks,
     plan: &Arc<Plan>,

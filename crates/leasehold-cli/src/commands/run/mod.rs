@@ -45,14 +45,18 @@ pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failu
 }
 
 pub(crate) fn elect(global: &Global, args: &Elect, voice: Voice) -> Result<u8, Failure> {
-    let campaign = if args.once { campaign::until_it_ends } else { campaign::for_ever };
-    start(global, Plan::new(&args.term())?, voice, campaign)
+    start(global, Plan::new(&args.term())?, voice, |office, locks, plan, trouble, speaker, voice| {
+        campaign::campaign(office, locks, plan, trouble, speaker, voice, args.once)
+    })
 }
 
-/// What is done with a connection.
-type Work = fn(&mut Office, &Locks, &Arc<Plan>, Trouble, &Speaker, Voice) -> Result<Done, Failure>;
-
-fn start(global: &Global, plan: Plan, voice: Voice, work: Work) -> Result<u8, Failure> {
+/// Connects, does the work, and lets go of the connection.
+fn start(
+    global: &Global,
+    plan: Plan,
+    voice: Voice,
+    work: impl FnOnce(&mut Office, &Locks, &Arc<Plan>, Trouble, &Speaker, Voice) -> Result<Done, Failure>,
+) -> Result<u8, Failure> {
     let plan = Arc::new(plan);
     let trouble = Trouble::default();
     let heard = trouble.clone();

@@ -11,6 +11,7 @@ pub(super) struct Script {
 }
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
+const CELL_PRELUDE: &str = include_str!("scripts/cell_prelude.lua");
 
 const ONE_ACQUIRE: &str = "return acquire(names(), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6])";
 const ONE_RELEASE: &str = "return release(names(), ARGV[1], ARGV[2])";
@@ -91,10 +92,10 @@ pub(super) static CELL_READ: LazyLock<Script> =
     LazyLock::new(|| Script::alone(include_str!("scripts/cell_read.lua").to_owned()));
 
 pub(super) static CELL_WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::alone(include_str!("scripts/cell_write.lua").to_owned()));
+    LazyLock::new(|| Script::alone(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_write.lua"))));
 
 pub(super) static CELL_ADD: LazyLock<Script> =
-    LazyLock::new(|| Script::alone(include_str!("scripts/cell_add.lua").to_owned()));
+    LazyLock::new(|| Script::alone(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_add.lua"))));
 
 pub(super) static CELL_WATCH: LazyLock<Script> =
     LazyLock::new(|| Script::alone(include_str!("scripts/cell_watch.lua").to_owned()));

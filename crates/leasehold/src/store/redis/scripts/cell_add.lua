@@ -11,11 +11,5 @@ redis.call('INCRBY', key, ARGV[1])
 if is_new then
   redis.call('PEXPIRE', key, ARGV[2])
 end
-local watchers = redis.call('ZRANGE', KEYS[2], 0, -1)
-if #watchers > 0 then
-  for _, channel in ipairs(watchers) do
-    redis.call('PUBLISH', channel, ARGV[3])
-  end
-  redis.call('DEL', KEYS[2])
-end
+tell_watchers(KEYS[2], ARGV[3])
 return redis.call('GET', key)

@@ -20,11 +20,5 @@ elseif ARGV[5] == '' then
 else
   redis.call('SET', key, ARGV[4], 'PX', ARGV[5])
 end
-local watchers = redis.call('ZRANGE', KEYS[2], 0, -1)
-if #watchers > 0 then
-  for _, channel in ipairs(watchers) do
-    redis.call('PUBLISH', channel, ARGV[6])
-  end
-  redis.call('DEL', KEYS[2])
-end
+tell_watchers(KEYS[2], ARGV[6])
 return 1
