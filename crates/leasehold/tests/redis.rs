@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use common::cases::{every_case_holds, every_case_it_can_holds};
-use common::ms;
+use common::{ms, opened};
 use leasehold::Store;
 use leasehold::store::conformance::Subject;
 use leasehold::store::redis::{self, Redis};
@@ -18,7 +18,7 @@ struct OnServer(String);
 #[async_trait]
 impl Subject for OnServer {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(Redis::open(&self.0).await.unwrap())
+        Arc::new(opened(|| Redis::open(&self.0)).await)
     }
 
     fn ttl(&self) -> std::time::Duration {
@@ -32,7 +32,7 @@ struct WithoutScripts(String);
 #[async_trait]
 impl Subject for WithoutScripts {
     async fn open(&self) -> Arc<dyn Store> {
-        redis::open(&self.0).await.unwrap()
+        opened(|| redis::open(&self.0)).await
     }
 
     fn ttl(&self) -> std::time::Duration {

@@ -8,19 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::operations::{Actors, OPERATIONS, at_every_await_point};
-use common::{client, ms, scaled, secs};
+use common::{client, ms, opened, scaled, secs};
 use leasehold::store::redis::Redis;
 use leasehold_lab::{Kind, Server};
 
-/// Its time-out is short, and the machine may be busy.
-async fn opened(url: &str) -> Redis {
-    let start = Instant::now();
-    loop {
-        match Redis::open(url).await {
-            Ok(store) => return store,
-            Err(error) => assert!(start.elapsed() < secs(20), "{error}"),
-        }
-    }
+async fn open(url: &str) -> Arc<Redis> {
+    Arc::new(opened(|| Redis::open(url)).await)
 }
 
 /// One operation of one client, with another client of the same server, cut off; and all that must be so after it. Each
@@ -31,7 +24,7 @@ async fn leaves_nothing(server: &Server, in_company: bool, attempt: impl AsyncFn
     static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("cut{}:", ATTEMPTS.fetch_add(1, Ordering::Relaxed));
     let url = format!("{}?timeout=50&prefix={prefix}", server.url());
-    let (first, second) = (Arc::new(opened(&url).await), Arc::new(opened(&url).await));
+    let (first, second) = (open(&url).await, open(&url).await);
     let (a, b) = (client(&first, "a"), client(&second, "b"));
     let actors = Actors { store: first, a, b, held_for: ms(4), ttl: ms(150) };
     let company = in_company.then(|| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use common::cases::every_case_it_can_holds;
-use common::{ms, secs};
+use common::{ms, opened, secs};
 use leasehold::store::conformance::Subject;
 use leasehold::store::redis::Redis;
 use leasehold::{Error, Locks, Options, Store};
@@ -29,7 +29,8 @@ struct OnServer(String);
 #[async_trait]
 impl Subject for OnServer {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(Redis::with_connection(connection(&self.0).await, "timeout=150").await.unwrap())
+        let wire = connection(&self.0).await;
+        Arc::new(opened(|| Redis::with_connection(wire.clone(), "timeout=150")).await)
     }
 
     fn ttl(&self) -> std::time::Duration {

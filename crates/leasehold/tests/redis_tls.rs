@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use common::cases::every_case_holds;
-use common::ms;
+use common::{ms, opened};
 use leasehold::doctor::{Verdict, examine};
 use leasehold::store::conformance::Subject;
 use leasehold::store::redis::Redis;
@@ -22,7 +22,7 @@ struct OnServer(String);
 #[async_trait]
 impl Subject for OnServer {
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(Redis::open(&self.0).await.unwrap())
+        Arc::new(opened(|| Redis::open(&self.0)).await)
     }
 
     fn ttl(&self) -> std::time::Duration {

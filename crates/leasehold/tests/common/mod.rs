@@ -45,6 +45,18 @@ pub(crate) fn scaled(full: u64) -> u64 {
     ((full as f64 * scale) as u64).max(1)
 }
 
+/// Opens a store that was told to be impatient, again until the machine has the time: what is proven is what it does then.
+pub(crate) async fn opened<S, F: Future<Output = Result<S>>>(open: impl Fn() -> F) -> S {
+    let start = std::time::Instant::now();
+    loop {
+        match open().await {
+            Ok(store) => return store,
+            Err(Error::Unreachable { .. }) if start.elapsed() < secs(20) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// SplitMix64, so that a seed gives one run.
 pub(crate) struct Dice(pub(crate) u64);
 

@@ -40,7 +40,7 @@ impl Address {
     pub(super) fn explained(&self, error: RedisError) -> Error {
         let why = match self.info.addr() {
             ConnectionAddr::TcpTls { .. } if error.is_timeout() => {
-                let why = format!("no answer in time; if {NO_TLS}");
+                let why = format!("no answer in time; perhaps {NO_TLS}");
                 Some(Error::Unreachable { store: "redis", why })
             }
             ConnectionAddr::TcpTls { host, .. } => self.files.explained(&error, host),
