@@ -11,6 +11,8 @@ pub mod file;
 mod held;
 pub mod memory;
 #[cfg(all(feature = "redis", not(shuttle)))]
+pub mod quorum;
+#[cfg(all(feature = "redis", not(shuttle)))]
 pub mod redis;
 
 use std::fmt;
@@ -148,6 +150,8 @@ pub struct Capabilities {
     pub outlives_process: bool,
     /// How long after its future ended a request may still be executed.
     pub late_window: Duration,
+    /// Why there are neither readers nor permits, where that takes more words.
+    pub no_shares: Option<&'static str>,
 }
 
 impl Capabilities {
@@ -165,6 +169,7 @@ impl Capabilities {
             pushed: false,
             outlives_process: false,
             late_window: Duration::ZERO,
+            no_shares: None,
         }
     }
 }

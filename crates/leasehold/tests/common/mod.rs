@@ -5,6 +5,8 @@
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub(crate) mod cases;
 pub(crate) mod disk;
+#[cfg(feature = "redis")]
+pub(crate) mod fleet;
 pub(crate) mod operations;
 pub(crate) mod page;
 pub(crate) mod remote;

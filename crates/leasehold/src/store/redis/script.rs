@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// A script as the server knows it.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(in crate::store) struct Script {
     pub(super) source: String,
     /// SHA-1 of the source, in hex: how the server knows it.
     pub(super) digest: String,
@@ -19,7 +19,10 @@ const ONE_RENEW: &str = "return renew(names(), ARGV[1], ARGV[2], tonumber(ARGV[3
 impl Script {
     /// What is quick comes before the prelude: most calls need none of that.
     fn new(quick: &str, parts: &[&str]) -> Self {
-        let source = format!("{quick}\n{PRELUDE}\n{}", parts.join("\n"));
+        Script::of(format!("{quick}\n{PRELUDE}\n{}", parts.join("\n")))
+    }
+
+    pub(in crate::store) fn of(source: String) -> Self {
         let digest = sha1_smol::Sha1::from(&source).digest().to_string();
         Script { source, digest }
     }
