@@ -71,6 +71,7 @@ impl From<Error> for Failure {
             Error::Invalid { .. } => ("usage", USAGE),
             Error::Unsupported { .. } => ("unsupported", UNAVAILABLE),
             Error::Unreachable { .. }
+            | Error::Quorum { .. }
             | Error::Unknown { .. }
             | Error::Late { .. }
             | Error::Refused { .. }

@@ -55,9 +55,16 @@ fn from_file(path: &Path, voice: Voice) -> Result<Password, Failure> {
 
 /// Whether a URL that was typed has a password in it, by its looks.
 pub(crate) fn is_in(url: &str) -> bool {
-    let place = url.split_once("://").map_or("", |(_, place)| place);
-    let user = place.rsplit_once('@').map_or("", |(user, _)| user);
-    user.contains(':') || url.contains("pass=")
+    let has_one = |place: &str| place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
+    let (scheme, places) = url.split_once(':').unwrap_or_default();
+    let is_there = match scheme.to_ascii_lowercase().as_str() {
+        // Several servers, each with a user of its own.
+        "redlock" | "redlocks" => {
+            places.split(',').any(|place| has_one(place.split_once("//").map_or(place, |(_, place)| place)))
+        }
+        _ => places.strip_prefix("//").is_some_and(has_one),
+    };
+    is_there || url.contains("pass=")
 }
 
 #[cfg(test)]
@@ -66,10 +73,26 @@ mod tests {
 
     #[test]
     fn a_password_in_a_url_is_seen() {
-        for url in ["redis://:x@h/", "redis://user:x@h:1/0", "redis+unix:///s?pass=x", "redis://u:a/b@h/"] {
+        for url in [
+            "redis://:x@h/",
+            "redis://user:x@h:1/0",
+            "redis+unix:///s?pass=x",
+            "redis://u:a/b@h/",
+            "redlock:u:x@a,b,c",
+            "redlock://a,b,u:x@c",
+            "redlocks:a,redis://u:x@b,c",
+        ] {
             assert!(is_in(url), "{url}");
         }
-        for url in ["redis://h:6379/", "redis://user@h:6379/", "file:/a:b", "redis+unix:///s", ""] {
+        for url in [
+            "redis://h:6379/",
+            "redis://user@h:6379/",
+            "file:/a:b",
+            "redis+unix:///s",
+            "redlock:a:1,b:2,c:3",
+            "redlock:redis://a:1,u@b:2,c",
+            "",
+        ] {
             assert!(!is_in(url), "{url}");
         }
     }

@@ -317,6 +317,26 @@ pub struct Holder {
     pub fence: Option<Fence>,
     /// What is left of the TTL.
     pub remaining: Duration,
+    /// On how many nodes it is held, on a store of several.
+    pub nodes: Option<Nodes>,
+}
+
+/// How many nodes of a store hold something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nodes {
+    /// So many were seen to hold it.
+    pub held: usize,
+    /// Of so many.
+    pub all: usize,
+    /// So many have to.
+    pub needed: usize,
+}
+
+impl Nodes {
+    /// Whether no more hold it than have to, though there are more: one that fails now is one too many.
+    pub fn is_degraded(self) -> bool {
+        self.held <= self.needed && self.needed < self.all
+    }
 }
 
 impl Holder {

@@ -13,6 +13,8 @@ use crate::store::Store;
 use crate::store::file::File;
 use crate::store::memory::Memory;
 #[cfg(all(feature = "redis", not(shuttle)))]
+use crate::store::quorum::Quorum;
+#[cfg(all(feature = "redis", not(shuttle)))]
 use crate::store::redis::{self, Redis};
 use crate::sync::Arc;
 use crate::token::Owner;
@@ -24,6 +26,8 @@ const KNOWN: &[&str] = &[
     "`file:`",
     #[cfg(feature = "redis")]
     "`redis:`",
+    #[cfg(feature = "redis")]
+    "`redlock:`",
     "`memory:`",
 ];
 
@@ -34,6 +38,7 @@ const KNOWN: &[&str] = &[
 /// | `file:` | every process of this user on this machine, in `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold` |
 /// | `file:PATH` | the same in another directory |
 /// | `redis://HOST:PORT/DB` | one Redis or Valkey server; also `rediss://…` (TLS), `redis+unix:///PATH`, `valkey://…`, `valkeys://…` |
+/// | `redlock:HOST,HOST,HOST` | a majority of independent Redis or Valkey servers (three or more); `redlocks:` for TLS |
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
 ///
 /// It takes a tokio runtime with I/O and time enabled, as `#[tokio::main]` and `enable_all` make it.
@@ -154,6 +159,11 @@ impl Options {
             Place::File(directory) => Arc::new(File::open(directory).await?),
             #[cfg(all(feature = "redis", not(shuttle)))]
             Place::Redis(url) => redis::open_with(&url, options.password.as_ref()).await?,
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            Place::Redlock(url) => {
+                let store = Quorum::open_with(&url, options.password.take().as_ref()).await?;
+                return Arc::new(store).client(options);
+            }
         };
         // It is the store's from here on.
         options.password = None;
@@ -166,6 +176,8 @@ impl Options {
         match self.place(url) {
             #[cfg(all(feature = "redis", not(shuttle)))]
             Ok(Place::Redis(url)) => Redis::warning(&url, self.password.as_ref()),
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            Ok(Place::Redlock(url)) => Quorum::warning(&url, self.password.as_ref()),
             _ => None,
         }
     }
@@ -191,6 +203,8 @@ impl Options {
             "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" | "unix" => {
                 Ok(Place::Redis(url.to_owned()))
             }
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            "redlock" | "redlocks" => Ok(Place::Redlock(url.to_owned())),
             _ => {
                 let why = format!("no such store in this build; it has {}", KNOWN.join(", "));
                 refuse(&format!("{scheme}:…"), &why)
@@ -206,6 +220,8 @@ pub(crate) enum Place {
     File(std::path::PathBuf),
     #[cfg(all(feature = "redis", not(shuttle)))]
     Redis(String),
+    #[cfg(all(feature = "redis", not(shuttle)))]
+    Redlock(String),
 }
 
 /// `file:`, `file:PATH`, `file:///PATH`. The path is taken as it is.

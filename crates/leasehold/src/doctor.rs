@@ -70,6 +70,11 @@ impl Options {
                 store: "redis",
                 findings: crate::store::redis::examine(&url, options.password.as_ref()).await?,
             }),
+            #[cfg(all(feature = "redis", not(shuttle)))]
+            Place::Redlock(url) => Ok(Report {
+                store: "redlock",
+                findings: crate::store::quorum::examine(&url, options.password.as_ref()).await?,
+            }),
         }
     }
 }

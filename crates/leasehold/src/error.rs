@@ -1,4 +1,4 @@
-//! The one public error. Busy, lost, unreachable, unknown, late, refused, untrusted, unsupported, invalid and closed never share a
+//! The one public error. Busy, lost, unreachable, without a quorum, unknown, late, refused, untrusted, unsupported, invalid and closed never share a
 //! variant.
 
 use std::fmt;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::claim::{Busy, ENDLESS, Names};
 use crate::event::Loss;
+use crate::token::Owner;
 
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,6 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
 /// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
 /// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before | nothing, or extend again |
+/// | [`Quorum`](Error::Quorum) | it counts as not held; after `extend`: as before | see what each node says |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
 /// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | name its authority, or see who answers there |
@@ -57,6 +59,20 @@ pub enum Error {
         store: &'static str,
         /// What was seen.
         why: String,
+    },
+
+    /// Too few of a store's nodes agreed, because too few of them could. What each of them said is in it; what any of them
+    /// may have granted is withdrawn.
+    #[error("{}", QuorumText { what, needed: *needed, agreed: *agreed, nodes })]
+    Quorum {
+        /// What they were to do: `granted`, `renewed`, `released`, `reached`, …
+        what: &'static str,
+        /// How many have to agree.
+        needed: usize,
+        /// How many did.
+        agreed: usize,
+        /// Each node's own answer.
+        nodes: Vec<NodeAnswer>,
     },
 
     /// A release, an extension, a detach or a conversion without an answer: it may or may not have been executed.
@@ -155,7 +171,149 @@ impl Error {
     ///
     /// True for exactly the errors after which a clean-up is owed.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Error::Unknown { .. } | Error::Unreachable { .. })
+        match self {
+            Error::Unknown { .. } | Error::Unreachable { .. } => true,
+            Error::Quorum { nodes, .. } => nodes.iter().any(|node| node.said.is_unknown()),
+            _ => false,
+        }
+    }
+}
+
+/// What one node of a store said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeAnswer {
+    /// Where it is.
+    pub node: String,
+    /// Its answer.
+    pub said: NodeSaid,
+}
+
+/// A node's answer, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeSaid {
+    /// It did what was asked.
+    Agreed,
+    /// Somebody else holds it there.
+    Held {
+        /// Who.
+        holder: Owner,
+        /// For how long, unless renewed; `None` where that has no end.
+        remaining: Option<Duration>,
+    },
+    /// Nothing of the lease is there.
+    Gone,
+    /// It has given a fence that is as high.
+    Fenced,
+    /// Its clock is too far from the others'.
+    ClockOff {
+        /// By how much, in µs; below zero where it is behind.
+        ahead_us: i64,
+    },
+    /// It started anew or was flushed, may have forgotten what it granted before, and has no vote until that has ended.
+    Quarantined {
+        /// For how long.
+        remaining: Duration,
+    },
+    /// Its clock was set forward since it was asked the last time.
+    ClockLeapt,
+    /// It was asked, and gave no answer in time.
+    TimedOut {
+        /// How long that is.
+        after: Duration,
+    },
+    /// It was asked, and gave no answer.
+    NoAnswer {
+        /// What was seen.
+        why: String,
+    },
+    /// There is no connection to it; it was not asked.
+    NotReached {
+        /// What was seen.
+        why: String,
+    },
+    /// It answered with an error of its own.
+    Refused {
+        /// What it said, and what to do.
+        why: String,
+    },
+}
+
+impl NodeSaid {
+    /// Whether it may have done what was asked although no answer came.
+    fn is_unknown(&self) -> bool {
+        matches!(self, NodeSaid::TimedOut { .. } | NodeSaid::NoAnswer { .. })
+    }
+}
+
+impl fmt::Display for NodeSaid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeSaid::Agreed => f.write_str("yes"),
+            NodeSaid::Held { holder, remaining: Some(remaining) } => {
+                write!(f, "held by {holder} for another {}", Short(*remaining))
+            }
+            NodeSaid::Held { holder, remaining: None } => write!(f, "held by {holder}"),
+            NodeSaid::Gone => f.write_str("nothing of it is there"),
+            NodeSaid::Fenced => f.write_str("it has given a fence as high already"),
+            NodeSaid::ClockOff { ahead_us } => {
+                let side = if *ahead_us < 0 { "behind" } else { "ahead of" };
+                write!(
+                    f,
+                    "its clock is {} {side} the others'",
+                    Short(Duration::from_micros(ahead_us.unsigned_abs()))
+                )
+            }
+            NodeSaid::Quarantined { remaining } => {
+                write!(f, "it started anew or was flushed, and has no vote for another {}", Short(*remaining))
+            }
+            NodeSaid::ClockLeapt => f.write_str("its clock was set forward"),
+            NodeSaid::TimedOut { after } => write!(f, "timed out after {}", Short(*after)),
+            NodeSaid::NoAnswer { why } | NodeSaid::NotReached { why } | NodeSaid::Refused { why } => {
+                f.write_str(why)
+            }
+        }
+    }
+}
+
+struct QuorumText<'a> {
+    what: &'static str,
+    needed: usize,
+    agreed: usize,
+    nodes: &'a [NodeAnswer],
+}
+
+impl fmt::Display for QuorumText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QuorumText { what, needed, agreed, nodes } = self;
+        write!(f, "{needed} of {} needed, {agreed} {what}", nodes.len())?;
+        for NodeAnswer { node, said } in nodes.iter().filter(|node| node.said != NodeSaid::Agreed) {
+            write!(f, "; {node}: {said}")?;
+        }
+        // By when enough of them vote again, if it is that.
+        let mut quarantined: Vec<Duration> = nodes
+            .iter()
+            .filter_map(|node| match node.said {
+                NodeSaid::Quarantined { remaining } => Some(remaining),
+                _ => None,
+            })
+            .collect();
+        quarantined.sort();
+        let missing = needed.saturating_sub(*agreed);
+        if missing > 0
+            && let Some(wait) = quarantined.get(missing - 1)
+        {
+            write!(
+                f,
+                "; wait {} and try again, or write `?quarantine=off` if these nodes are new and nobody can hold \
+                 anything on them",
+                Short(*wait)
+            )?;
+        } else if nodes.iter().any(|node| matches!(node.said, NodeSaid::ClockOff { .. })) {
+            write!(f, "; have the nodes' clocks set by NTP")?;
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `leasehold_busy_total` | counter | | requests that ended busy |
 //! | `leasehold_released_total` | counter | | leases let go by their holders |
 //! | `leasehold_lost_total` | counter | `reason` | leases lost |
+//! | `leasehold_degraded_total` | counter | | leases that came to be held by no more nodes of their store than have to hold them |
 //! | `leasehold_renewal_failures_total` | counter | | renewals without an answer |
 //! | `leasehold_cleanup_failures_total` | counter | | withdrawals without an answer (tried again until the TTL has done it) |
 //! | `leasehold_wait_seconds` | histogram | | from asking to holding |
@@ -137,6 +138,20 @@ pub enum Event {
         tries: u64,
         /// What is left until the deadline.
         remaining: Duration,
+    },
+    /// A lease is held by no more nodes of its store than have to hold it: if one more of them fails, it is lost. Told once,
+    /// and again if it comes to that again.
+    Degraded {
+        /// What is held.
+        names: Names,
+        /// Its fence.
+        fence: Fence,
+        /// On how many nodes.
+        held: usize,
+        /// Of how many.
+        nodes: usize,
+        /// Which of them do not hold it.
+        missing: Vec<String>,
     },
     /// A lease was lost.
     Lost {
@@ -276,7 +291,7 @@ impl HookLine {
     }
 }
 
-fn record(event: &Event) {
+pub(crate) fn record(event: &Event) {
     match event {
         // Recorded where they are made.
         Event::Acquired { .. } | Event::Released { .. } => {}
@@ -291,6 +306,10 @@ fn record(event: &Event) {
                 1 => tracing::warn!(%names, %fence, why, ?remaining, "a renewal got no answer; trying again"),
                 _ => tracing::debug!(%names, %fence, why, tries, ?remaining, "a renewal got no answer"),
             }
+        }
+        Event::Degraded { names, fence, held, nodes, missing } => {
+            metrics::counter!("leasehold_degraded_total").increment(1);
+            tracing::warn!(%names, %fence, held, nodes, missing = missing.join(", "), "held by a bare majority");
         }
         Event::Lost { names, fence, reason, held } => {
             metrics::counter!("leasehold_lost_total", "reason" => reason.as_str()).increment(1);

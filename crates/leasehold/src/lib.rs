@@ -71,14 +71,14 @@ mod token;
 mod ttl;
 
 pub use claim::{
-    Acquired, Adopted, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Permits, Released, Renewed,
-    Share, Status, Ticket, Wait, Waiter,
+    Acquired, Adopted, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Nodes, Permits, Released,
+    Renewed, Share, Status, Ticket, Wait, Waiter,
 };
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
 pub use convert::Upgrade;
 pub use detached::Detached;
-pub use error::{Error, Result};
+pub use error::{Error, NodeAnswer, NodeSaid, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;
 pub use kinds::all::All;
@@ -107,6 +107,9 @@ mod documents {
     #[cfg(feature = "redis")]
     #[doc = include_str!("../../../docs/stores/redis.md")]
     struct Redis;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../../docs/stores/redlock.md")]
+    struct Redlock;
     #[cfg(all(feature = "file", target_os = "linux"))]
     #[doc = include_str!("../../../docs/stores/file.md")]
     struct File;

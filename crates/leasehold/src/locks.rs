@@ -287,8 +287,12 @@ impl Client {
         let can = self.store.capabilities();
         let unsupported = |what, why| Err(Error::Unsupported { store: can.store, what, why });
         match request.share {
-            Share::Shared if !can.shared => unsupported("shared locks", "it cannot count readers"),
-            Share::Permits(_) if !can.permits => unsupported("permits", "it cannot keep a limit"),
+            Share::Shared if !can.shared => {
+                unsupported("shared locks", can.no_shares.unwrap_or("it cannot count readers"))
+            }
+            Share::Permits(_) if !can.permits => {
+                unsupported("permits", can.no_shares.unwrap_or("it cannot keep a limit"))
+            }
             _ => Ok(()),
         }
     }

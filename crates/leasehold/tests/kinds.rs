@@ -7,6 +7,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use common::fleet::{CALM, Fleet};
 use common::{home_in_memory, secs};
 use leasehold::{Error, Locks, Result};
 use leasehold_lab::{Kind, Server};
@@ -102,11 +103,13 @@ async fn latched(locks: &Locks) -> Result<()> {
 async fn the_page_says_what_the_stores_do() {
     let home = home_in_memory("kinds");
     let server = Server::start(Kind::Redis).unwrap();
+    let fleet = Fleet::start(3);
     let stores = [
         "memory:".to_owned(),
         format!("file:{}", home.path().display()),
         server.url(),
         format!("{}?scripts=off", server.url()),
+        fleet.url(CALM),
     ];
     let table = table();
     assert_eq!(table.len(), 12, "{table:?}");

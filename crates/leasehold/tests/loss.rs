@@ -466,7 +466,7 @@ async fn errors_say_what_happened_to_what_and_what_to_do() {
         "whether `x` was released is unknown (the moody store gave no answer: on purpose; see that it runs and can be \
          reached, then try again); it was protected until now, and is being given back in the background",
         "the lease on `y` was lost: its deadline passed without renewal; roll back what it protected",
-        "invalid store URL `gopher:…`: no such store in this build; it has `file:`, `redis:`, `memory:`",
+        "invalid store URL `gopher:…`: no such store in this build; it has `file:`, `redis:`, `redlock:`, `memory:`",
         "invalid store URL `…`: it has no scheme; write SCHEME:…, such as `file:/var/lib/locks`",
     ];
     for (said, expected) in said.iter().zip(expected) {

@@ -30,13 +30,17 @@ pub(crate) async fn inspect(locks: &Locks, args: &Inspect, output: Output) -> Re
         (Output::Text, None) => print(&format!("{name} is free\n"))?,
         (Output::Text, Some(status)) => {
             for holder in &status.holders {
-                let Holder { owner, share, fence, remaining, .. } = holder;
+                let Holder { owner, share, fence, remaining, nodes, .. } = holder;
                 let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
+                let nodes = nodes.map_or_else(String::new, |nodes| {
+                    let care = if nodes.is_degraded() { ", a bare majority" } else { "" };
+                    format!(", on {} of {} nodes{care}", nodes.held, nodes.all)
+                });
                 let held = share_text(*share);
                 print(&match holder.is_endless() {
                     true => format!("{name} is held by {owner}; `leasehold adopt` gives it one\n"),
                     false => format!(
-                        "{name} is held{held} by {owner} for another {} unless renewed{fence}\n",
+                        "{name} is held{held} by {owner} for another {} unless renewed{fence}{nodes}\n",
                         short(*remaining)
                     ),
                 })?;
@@ -64,12 +68,18 @@ fn as_json(status: &Status) -> Value {
         Share::Permits(permits) => json!({ "take": permits.take(), "limit": permits.limit() }),
     };
     let holder = |holder: &Holder| {
-        json!({
+        let mut shown = json!({
             "owner": holder.owner.as_str(),
             "share": share(holder.share),
             "fence": holder.fence.map(leasehold::Fence::get),
             "remaining_ms": u64::try_from(holder.remaining.as_millis()).unwrap_or(u64::MAX),
-        })
+        });
+        // Only some stores have any.
+        if let Some(nodes) = holder.nodes {
+            let is_degraded = nodes.is_degraded();
+            shown["nodes"] = json!({ "held": nodes.held, "all": nodes.all, "needed": nodes.needed, "degraded": is_degraded });
+        }
+        shown
     };
     let waiter = |waiter: &Waiter| json!({ "owner": waiter.owner.as_str(), "share": share(waiter.share) });
     json!({

@@ -12,6 +12,8 @@ mod held;
 pub mod memory;
 mod ordered;
 #[cfg(all(feature = "redis", not(shuttle)))]
+pub mod quorum;
+#[cfg(all(feature = "redis", not(shuttle)))]
 pub mod redis;
 mod watchers;
 
@@ -159,6 +161,8 @@ pub struct Capabilities {
     pub outlives_process: bool,
     /// How long after its future ended a request may still be executed.
     pub late_window: Duration,
+    /// Why there are neither readers nor permits, where that takes more words.
+    pub no_shares: Option<&'static str>,
 }
 
 impl Capabilities {
@@ -177,6 +181,7 @@ impl Capabilities {
             cells: false,
             outlives_process: false,
             late_window: Duration::ZERO,
+            no_shares: None,
         }
     }
 }

@@ -6,6 +6,8 @@ pub(crate) mod attack;
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub(crate) mod cases;
 pub(crate) mod disk;
+#[cfg(feature = "redis")]
+pub(crate) mod fleet;
 pub(crate) mod history;
 pub(crate) mod operations;
 pub(crate) mod page;

@@ -28,6 +28,11 @@ impl WallClock {
         clock
     }
 
+    /// One for each process that is started under it: by a file of this name in the directory that the process runs in.
+    pub(crate) fn of_each(file: &str) -> Self {
+        WallClock { offset: file.into(), is_ours: false }
+    }
+
     /// The one that this process was started under, if it was.
     pub(crate) fn mine() -> Option<Self> {
         let offset = std::env::var_os(OFFSET_FILE)?.into();

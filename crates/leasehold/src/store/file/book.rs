@@ -284,6 +284,7 @@ impl<'a> Book<'a> {
                 share: holding.share,
                 fence: Some(holding.fence),
                 remaining: holding.expires.since(self.now),
+                nodes: None,
             })
         };
         let waiter = |entry: &Entry| -> Outcome<Waiter> {

@@ -400,6 +400,7 @@ impl State {
                     share: holding.ticket.share,
                     fence: Some(holding.fence),
                     remaining: holding.expires.since(now),
+                    nodes: None,
                 })
                 .collect(),
             waiters: waiters

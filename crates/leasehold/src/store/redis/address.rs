@@ -11,25 +11,25 @@ use crate::error::{Error, Result};
 use crate::password::Password;
 
 /// What is wrong with a password that others could read on its way.
-pub(super) const EXPOSED: &str =
+pub(in crate::store) const EXPOSED: &str =
     "the password goes to the server in plain text, for everybody on the way to read";
 
 /// A server, and how it is reached.
 #[derive(Debug, Clone)]
-pub(super) struct Address {
-    pub(super) info: ConnectionInfo,
+pub(in crate::store) struct Address {
+    pub(in crate::store) info: ConnectionInfo,
     files: Files,
 }
 
 impl Address {
     /// What the URL says to the client library, once ours has been taken out of it; with the password, if it came another way.
-    pub(super) fn new(url: &str, password: Option<&Password>, files: &Files) -> Result<Self> {
+    pub(in crate::store) fn new(url: &str, password: Option<&Password>, files: &Files) -> Result<Self> {
         let info = parsed(url, password)?;
         files.check(matches!(info.addr(), ConnectionAddr::TcpTls { .. }))?;
         Ok(Address { info, files: files.clone() })
     }
 
-    pub(super) fn client(&self) -> Result<Client> {
+    pub(in crate::store) fn client(&self) -> Result<Client> {
         match self.info.addr() {
             ConnectionAddr::TcpTls { .. } => self.files.client(self.info.clone()),
             _ => Client::open(self.info.clone()).map_err(explained),
@@ -37,7 +37,7 @@ impl Address {
     }
 
     /// Why no connection came about, for people.
-    pub(super) fn explained(&self, error: RedisError) -> Error {
+    pub(in crate::store) fn explained(&self, error: RedisError) -> Error {
         let why = match self.info.addr() {
             ConnectionAddr::TcpTls { .. } if error.is_timeout() => {
                 let why = format!("no answer in time; perhaps {NO_TLS}");
@@ -75,7 +75,7 @@ fn parsed(url: &str, password: Option<&Password>) -> Result<ConnectionInfo> {
 }
 
 /// Whether its password goes to another machine in plain text.
-pub(super) fn is_exposed(info: &ConnectionInfo) -> bool {
+pub(in crate::store) fn is_exposed(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::Tcp(host, _) if !is_this_machine(host))
         && info.redis_settings().password().is_some()
 }

@@ -26,18 +26,20 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What hears of everything the server says by itself.
-pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
+pub(in crate::store) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// One connection, ready for use.
-pub(super) struct Session {
+pub(in crate::store) struct Session {
     connection: Wire,
-    pub(super) generation: u64,
+    pub(in crate::store) generation: u64,
+    /// Which life of the server it leads to, where that was asked for: a connection never leads to another.
+    pub(in crate::store) run_id: String,
     /// What the server's wall clock said when our clock began, in µs; or less than that, never more.
     origin_us: AtomicU64,
     silences: AtomicU64,
 }
 
-pub(super) struct Link {
+pub(in crate::store) struct Link {
     /// What is ready, or why nothing is.
     sessions: watch::Receiver<Result<Arc<Session>>>,
     /// The latest generation that is of no use any more. By number, because those who find out are many, and some late:
@@ -50,35 +52,44 @@ pub(super) struct Link {
 }
 
 /// What a connection is made of.
-struct Maker {
+pub(in crate::store) struct Maker {
     address: Address,
     channel: String,
     listener: Listener,
     clock: Clock,
     timeout: Duration,
+    /// How long it may take to connect.
+    connect_timeout: Duration,
+    /// What is at the other end, for the log.
+    what: String,
+    asks_run_id: bool,
 }
 
 impl Link {
     /// Connects once, so that what is wrong is known at once; and again from then on.
-    pub(super) async fn open(
-        address: Address,
-        channel: String,
-        listener: Listener,
-        clock: Clock,
-        timeout: Duration,
-    ) -> Result<Self> {
-        let maker = Maker { address, channel, listener, clock: clock.clone(), timeout };
+    pub(super) async fn open(maker: Maker) -> Result<Self> {
         let (first, pushes) = maker.make(1).await?;
-        let (sender, sessions) = watch::channel(Ok(Arc::new(first)));
+        Ok(Link::kept(maker, Ok(Arc::new(first)), Some(pushes)))
+    }
+
+    /// Connects in the background, be it at the first attempt or later.
+    pub(in crate::store) fn start(maker: Maker) -> Self {
+        Link::kept(maker, Err(unreachable("not connected yet")), None)
+    }
+
+    fn kept(maker: Maker, first: Result<Arc<Session>>, pushes: Option<UnboundedReceiver<PushInfo>>) -> Self {
+        let (clock, timeout) = (maker.clock.clone(), maker.timeout);
+        let (sender, sessions) = watch::channel(first);
         let (given_up, heard) = watch::channel(0);
         let task = tokio::spawn(keep(maker, pushes, sender, heard)).abort_handle();
-        Ok(Link { sessions, given_up, clock, timeout, task: Some(task) })
+        Link { sessions, given_up, clock, timeout, task: Some(task) }
     }
 
     /// Over a connection that somebody else looks after.
     pub(super) async fn over(mut connection: Wire, clock: Clock, timeout: Duration) -> Result<Self> {
         let origin_us = AtomicU64::new(asked_origin_us(&mut connection, &clock).await?);
-        let session = Session { connection, generation: 1, origin_us, silences: AtomicU64::new(0) };
+        let (run_id, silences) = (String::new(), AtomicU64::new(0));
+        let session = Session { connection, generation: 1, run_id, origin_us, silences };
         let (sessions, given_up) = (watch::channel(Ok(Arc::new(session))).1, watch::channel(0).0);
         Ok(Link { sessions, given_up, clock, timeout, task: None })
     }
@@ -106,8 +117,20 @@ impl Link {
         self.sessions.borrow().clone()
     }
 
+    /// A connection if there is one now.
+    pub(in crate::store) fn ready(&self) -> Result<Arc<Session>> {
+        self.sessions.borrow().clone()
+    }
+
+    /// Ends when the first attempt to connect has, be it well or not.
+    pub(in crate::store) async fn tried(&self) {
+        let mut sessions = self.sessions.clone();
+        // A new channel counts as read; the first attempt is news.
+        let _ = sessions.changed().await;
+    }
+
     /// Ends when there is a connection newer than this.
-    pub(super) async fn newer_than(&self, generation: u64) {
+    pub(in crate::store) async fn newer_than(&self, generation: u64) {
         let mut sessions = self.sessions.clone();
         let is_newer =
             |session: &Result<Arc<Session>>| session.as_ref().is_ok_and(|it| it.generation > generation);
@@ -118,7 +141,7 @@ impl Link {
 
     /// Runs a script, with the number of its keys, the keys and the arguments that are written. By its digest, and if the
     /// server has forgotten it, by its text.
-    pub(super) async fn run(
+    pub(in crate::store) async fn run(
         &self,
         session: &Session,
         script: &Script,
@@ -137,7 +160,11 @@ impl Link {
         answer.map_err(|error| named(error, script))
     }
 
-    pub(super) async fn command(&self, session: &Session, command: &redis::Cmd) -> Result<Value, RedisError> {
+    pub(in crate::store) async fn command(
+        &self,
+        session: &Session,
+        command: &redis::Cmd,
+    ) -> Result<Value, RedisError> {
         let answer = command.query_async(&mut session.connection.clone()).await;
         self.note(session, &answer);
         answer
@@ -179,19 +206,41 @@ impl Session {
 }
 
 impl Maker {
+    pub(in crate::store) fn new(
+        address: Address,
+        channel: String,
+        listener: Listener,
+        clock: Clock,
+        timeout: Duration,
+    ) -> Self {
+        let what = "the redis store".to_owned();
+        let (connect_timeout, asks_run_id) = (timeout, false);
+        Maker { address, channel, listener, clock, timeout, connect_timeout, what, asks_run_id }
+    }
+
+    /// As one of several nodes: under a name of its own, with its own time to connect, and known by its run_id.
+    pub(in crate::store) fn node(self, what: String, connect_timeout: Duration) -> Self {
+        Maker { what, connect_timeout, asks_run_id: true, ..self }
+    }
+
     async fn make(&self, generation: u64) -> Result<(Session, UnboundedReceiver<PushInfo>)> {
         let (pushed, pushes) = unbounded_channel();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout))
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.connect_timeout))
             .set_push_sender(pushed);
         let client = self.address.client()?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connection.map_err(|error| self.address.explained(error))?;
         let origin_us = AtomicU64::new(asked_origin_us(&mut connection, &self.clock).await?);
+        let run_id = match self.asks_run_id {
+            true => asked_run_id(&mut connection).await?,
+            false => String::new(),
+        };
         connection.subscribe(&self.channel).await.map_err(explained)?;
-        let session =
-            Session { connection: Wire::Own(connection), generation, origin_us, silences: AtomicU64::new(0) };
+        connection.set_response_timeout(self.timeout);
+        let (connection, silences) = (Wire::Own(connection), AtomicU64::new(0));
+        let session = Session { connection, generation, run_id, origin_us, silences };
         Ok((session, pushes))
     }
 }
@@ -199,6 +248,12 @@ impl Maker {
 async fn asked_origin_us(connection: &mut impl ConnectionLike, clock: &Clock) -> Result<u64> {
     let (seconds, micros): (u64, u64) = cmd("TIME").query_async(connection).await.map_err(explained)?;
     Ok(origin_us(seconds.saturating_mul(1_000_000).saturating_add(micros), clock.now()))
+}
+
+async fn asked_run_id(connection: &mut impl ConnectionLike) -> Result<String> {
+    let info: String = cmd("INFO").arg("server").query_async(connection).await.map_err(explained)?;
+    let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    run_id.map(|run_id| run_id.trim().to_owned()).ok_or_else(|| unreachable("it does not say its run_id"))
 }
 
 /// Of the moments between question and answer, by the latest: then `not_after` errs on the short side, and what is refused
@@ -210,31 +265,35 @@ fn origin_us(server_us: u64, by: Deadline) -> u64 {
 /// Listens on each connection until it breaks, and makes the next.
 async fn keep(
     maker: Maker,
-    mut pushes: UnboundedReceiver<PushInfo>,
+    first: Option<UnboundedReceiver<PushInfo>>,
     sessions: watch::Sender<Result<Arc<Session>>>,
     mut given_up: watch::Receiver<u64>,
 ) {
-    let mut generation = 1;
+    let what = &maker.what;
+    let mut generation = u64::from(first.is_some());
     let mut pause = Duration::ZERO;
     let mut made = maker.clock.now();
+    let mut listened = first;
     loop {
-        loop {
+        while let Some(pushes) = &mut listened {
             tokio::select! {
                 push = pushes.recv() => match push {
                     Some(push) if push.kind != PushKind::Disconnection => (maker.listener)(push),
-                    _ => break,
+                    _ => listened = None,
                 },
-                _ = given_up.wait_for(|given_up| *given_up >= generation) => break,
+                _ = given_up.wait_for(|given_up| *given_up >= generation) => listened = None,
             }
         }
-        tracing::warn!("the connection to the redis store is lost; making another");
-        let _ = sessions.send_replace(Err(unreachable("the connection to it is lost")));
+        if generation > 0 {
+            tracing::warn!("the connection to {what} is lost; making another");
+            let _ = sessions.send_replace(Err(unreachable("the connection to it is lost")));
+        }
         generation += 1;
         // At once, unless it did not last: a server may let everybody in and throw them out again.
         if maker.clock.now().since(made) > PAUSE_MAX {
             pause = Duration::ZERO;
         }
-        pushes = loop {
+        listened = loop {
             // Not all at the same moment.
             let jitter = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
             let pause_now = pause.mul_f64(0.5 + jitter / 2.0);
@@ -243,16 +302,18 @@ async fn keep(
             match maker.make(generation).await {
                 Ok((session, pushes)) => {
                     let _ = sessions.send_replace(Ok(Arc::new(session)));
-                    break pushes;
+                    break Some(pushes);
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "no connection to the redis store yet");
+                    tracing::debug!(%error, "no connection to {what} yet");
                     let _ = sessions.send_replace(Err(error));
                 }
             }
         };
         made = maker.clock.now();
-        tracing::info!(generation, "connected to the redis store again");
+        if generation > 1 {
+            tracing::info!(generation, "connected to {what} again");
+        }
     }
 }
 
@@ -300,7 +361,7 @@ fn without_place(said: &str) -> &str {
 }
 
 /// What the server or the network said, for people.
-pub(super) fn explained(error: RedisError) -> Error {
+pub(in crate::store) fn explained(error: RedisError) -> Error {
     let refused = |advice: &str| {
         let said = error.detail().map_or_else(
             || error.to_string(),

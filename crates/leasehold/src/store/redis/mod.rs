@@ -4,20 +4,20 @@
 //! that is there, and tells it on its client's one channel; behind each such push stands a poll. The connection is in
 //! `link`, what the scripts answer in `reply`. For servers that forbid scripts there is `bare`; `choose` finds out.
 
-mod address;
+pub(super) mod address;
 mod bare;
 mod cells;
 mod choose;
-mod doctor;
+pub(super) mod doctor;
 mod ears;
 mod keys;
 mod left;
-mod link;
+pub(super) mod link;
 mod manners;
-mod reply;
-mod script;
+pub(super) mod reply;
+pub(super) mod script;
 mod settings;
-mod tls;
+pub(super) mod tls;
 mod together;
 mod wire;
 
@@ -53,7 +53,7 @@ pub(crate) use doctor::examine;
 use ears::{Ears, Pushed};
 use keys::Keys;
 use left::{Left, Present};
-use link::{Link, Session, explained, is_passing};
+use link::{Link, Maker, Session, explained, is_passing};
 use manners::Manners;
 use reply::{Reply, fence_text, share_text, text};
 use script::Script;
@@ -133,7 +133,8 @@ impl Redis {
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let heard = ears.clone();
         let listener = Arc::new(move |push: PushInfo| heard.hear(&push));
-        let link = Link::open(address, channel.clone(), listener, clock.clone(), settings.timeout).await?;
+        let maker = Maker::new(address, channel.clone(), listener, clock.clone(), settings.timeout);
+        let link = Link::open(maker).await?;
         let link = Arc::new(link);
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
@@ -421,13 +422,13 @@ fn too_late(timeout: Duration) -> Error {
 }
 
 /// Which keys are of names that start so, by who holds and by who waits; the second for those that only somebody waits for.
-fn patterns(own: &str, prefix: &str) -> [String; 2] {
+pub(super) fn patterns(own: &str, prefix: &str) -> [String; 2] {
     let start = escaped(&format!("{own}{prefix}"));
     [format!("{start}*"), format!("{{{start}*}}:line")]
 }
 
 /// The name that such a key is of.
-fn name_in(own: &str, key: &str) -> Option<Name> {
+pub(super) fn name_in(own: &str, key: &str) -> Option<Name> {
     let key = key.strip_prefix('{').and_then(|key| key.strip_suffix("}:line")).unwrap_or(key);
     key.strip_prefix(own).and_then(|name| Name::new(name).ok())
 }

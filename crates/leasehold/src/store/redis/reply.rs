@@ -12,10 +12,10 @@ use crate::token::{Owner, Token};
 
 /// An answer of a script: a word, and what belongs to it.
 #[derive(Debug)]
-pub(super) struct Reply(Vec<Value>);
+pub(in crate::store) struct Reply(Vec<Value>);
 
 impl Reply {
-    pub(super) fn new(value: Value) -> Result<Self> {
+    pub(in crate::store) fn new(value: Value) -> Result<Self> {
         match value {
             Value::Array(values) if !values.is_empty() => Ok(Reply(values)),
             // What most requests come to is said in as few bytes as it takes.
@@ -24,12 +24,12 @@ impl Reply {
         }
     }
 
-    pub(super) fn word(&self) -> String {
+    pub(in crate::store) fn word(&self) -> String {
         self.text(0)
     }
 
     /// The fence of a plain grant.
-    pub(super) fn plain(&self) -> Option<Result<Fence>> {
+    pub(in crate::store) fn plain(&self) -> Option<Result<Fence>> {
         match self.0.as_slice() {
             [Value::BulkString(_)] => Some(self.fence(0)),
             _ => None,
@@ -37,16 +37,16 @@ impl Reply {
     }
 
     /// Whether it is the short form of yes.
-    pub(super) fn is_yes(&self) -> bool {
+    pub(in crate::store) fn is_yes(&self) -> bool {
         matches!(self.0.as_slice(), [Value::Int(1)])
     }
 
     /// Bytes that are no text are shown as such: they are another library's.
-    pub(super) fn text(&self, at: usize) -> String {
+    pub(in crate::store) fn text(&self, at: usize) -> String {
         self.0.get(at).map(text).unwrap_or_default()
     }
 
-    pub(super) fn integer(&self, at: usize) -> i64 {
+    pub(in crate::store) fn integer(&self, at: usize) -> i64 {
         match self.0.get(at) {
             Some(Value::Int(n)) => *n,
             Some(value) => text(value).parse().unwrap_or(0),
@@ -54,15 +54,15 @@ impl Reply {
         }
     }
 
-    pub(super) fn fence(&self, at: usize) -> Result<Fence> {
+    pub(in crate::store) fn fence(&self, at: usize) -> Result<Fence> {
         fence_read(&self.text(at)).ok_or_else(|| self.unexpected())
     }
 
-    pub(super) fn fences(&self, at: usize) -> u16 {
+    pub(in crate::store) fn fences(&self, at: usize) -> u16 {
         u16::try_from(self.integer(at)).unwrap_or(1).max(1)
     }
 
-    pub(super) fn list(&self, at: usize) -> &[Value] {
+    pub(in crate::store) fn list(&self, at: usize) -> &[Value] {
         match self.0.get(at) {
             Some(Value::Array(values)) => values,
             _ => &[],
@@ -70,12 +70,12 @@ impl Reply {
     }
 
     /// `busy value left waiters`
-    pub(super) fn busy(&self) -> Busy {
+    pub(in crate::store) fn busy(&self) -> Busy {
         busy(&self.text(1), self.integer(2), usize::try_from(self.integer(3)).unwrap_or(0))
     }
 
     /// `adopted value | ends value left | nothing`
-    pub(super) fn adopted(&self) -> Result<Adopted> {
+    pub(in crate::store) fn adopted(&self) -> Result<Adopted> {
         let holder = || owner(&self.text(1), false);
         match self.word().as_str() {
             "adopted" => Ok(Adopted::Adopted { holder: holder() }),
@@ -89,12 +89,12 @@ impl Reply {
     }
 
     /// `lost taken | lost deleted`
-    pub(super) fn loss(&self) -> Loss {
+    pub(in crate::store) fn loss(&self) -> Loss {
         if self.text(1) == "taken" { Loss::Taken } else { Loss::Deleted }
     }
 
     /// Answers that mean the same wherever they come from, and what nobody expects.
-    pub(super) fn unexpected(&self) -> Error {
+    pub(in crate::store) fn unexpected(&self) -> Error {
         match self.word().as_str() {
             "limit" => limit(),
             "foreign" => foreign(&self.text(1), &self.text(2)),
@@ -103,12 +103,12 @@ impl Reply {
     }
 }
 
-pub(super) fn limit() -> Error {
+pub(in crate::store) fn limit() -> Error {
     Error::Refused { store: "redis", why: "the fence is at its limit of 2^53 - 1".to_owned() }
 }
 
 /// A key that is no lock.
-pub(super) fn foreign(key: &str, kind: &str) -> Error {
+pub(in crate::store) fn foreign(key: &str, kind: &str) -> Error {
     let why = format!(
         "the key `{}` is of type {kind}, which is no lock; use another name or prefix, or remove it",
         key.escape_debug()
@@ -117,7 +117,7 @@ pub(super) fn foreign(key: &str, kind: &str) -> Error {
 }
 
 /// Who is in the way: a value with what is left of it in ms, below zero where it has no end; nobody, where it is empty.
-pub(super) fn busy(value: &str, left_ms: i64, waiters: usize) -> Busy {
+pub(in crate::store) fn busy(value: &str, left_ms: i64, waiters: usize) -> Busy {
     let held = !value.is_empty();
     Busy {
         holder: held.then(|| owner(value, left_ms < 0)),
@@ -128,11 +128,11 @@ pub(super) fn busy(value: &str, left_ms: i64, waiters: usize) -> Busy {
 
 /// An answer that is none of a script's: what was executed is unknown. It is not shown, for it may be long, and have somebody's
 /// token in it.
-pub(super) fn odd() -> Error {
+pub(in crate::store) fn odd() -> Error {
     Error::Unreachable { store: "redis", why: "its answer makes no sense".to_owned() }
 }
 
-pub(super) fn text(value: &Value) -> String {
+pub(in crate::store) fn text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) => text.clone(),
@@ -161,16 +161,16 @@ fn parsed(value: &str) -> Option<(Owner, Fence)> {
 }
 
 /// Fences are hexadecimal wherever they are text.
-pub(super) fn fence_read(text: &str) -> Option<Fence> {
+pub(in crate::store) fn fence_read(text: &str) -> Option<Fence> {
     Fence::new(u64::from_str_radix(text, 16).ok()?).ok()
 }
 
 /// Empty for a ticket without one.
-pub(super) fn fence_text(fence: Option<Fence>) -> String {
+pub(in crate::store) fn fence_text(fence: Option<Fence>) -> String {
     fence.map_or_else(String::new, |fence| format!("{:x}", fence.get()))
 }
 
-pub(super) fn share_text(share: Share) -> String {
+pub(in crate::store) fn share_text(share: Share) -> String {
     match share {
         Share::Exclusive => "x".to_owned(),
         Share::Shared => "r".to_owned(),
@@ -201,7 +201,7 @@ fn share_read(text: &str) -> Share {
 }
 
 /// `{VALUE or member, left, …}`
-pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
+pub(in crate::store) fn holders(list: &[Value]) -> Vec<Holder> {
     let mut holders: Vec<Holder> = list
         .chunks_exact(2)
         .map(|pair| {
@@ -213,6 +213,7 @@ pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
                 share,
                 fence: known.map(|(_, fence)| fence),
                 remaining: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
+                nodes: None,
             }
         })
         .collect();
@@ -220,12 +221,12 @@ pub(super) fn holders(list: &[Value]) -> Vec<Holder> {
     holders
 }
 
-pub(super) fn owners(list: &[Value]) -> Vec<Owner> {
+pub(in crate::store) fn owners(list: &[Value]) -> Vec<Owner> {
     list.iter().map(|value| owner(&member(&text(value)).1, false)).collect()
 }
 
 /// Whether it is one of several who hold a name together.
-pub(super) fn is_member(text: &str) -> bool {
+pub(in crate::store) fn is_member(text: &str) -> bool {
     let (share, value) = member(text);
     share != Share::Exclusive && parsed(&value).is_some()
 }
@@ -240,7 +241,7 @@ fn member(text: &str) -> (Share, String) {
 }
 
 /// `{token, share, …}`
-pub(super) fn waiters(list: &[Value]) -> Vec<Waiter> {
+pub(in crate::store) fn waiters(list: &[Value]) -> Vec<Waiter> {
     list.chunks_exact(2)
         .map(|pair| {
             let token = Token::parse(&text(&pair[0]));

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// A script as the server knows it.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(in crate::store) struct Script {
     pub(super) source: String,
     /// SHA-1 of the source, in hex: how the server knows it.
     pub(super) digest: String,
@@ -21,11 +21,11 @@ const ONE_RENEW: &str = "return renew(names(), ARGV[1], ARGV[2], tonumber(ARGV[3
 impl Script {
     /// What is quick comes before the prelude: most calls need none of that.
     fn new(quick: &str, parts: &[&str]) -> Self {
-        Script::alone(format!("{quick}\n{PRELUDE}\n{}", parts.join("\n")))
+        Script::of(format!("{quick}\n{PRELUDE}\n{}", parts.join("\n")))
     }
 
-    /// One that has nothing to do with locks.
-    fn alone(source: String) -> Self {
+    /// One that brings what it needs.
+    pub(in crate::store) fn of(source: String) -> Self {
         let digest = sha1_smol::Sha1::from(&source).digest().to_string();
         Script { source, digest }
     }
@@ -89,13 +89,13 @@ pub(super) static ADOPT: LazyLock<Script> =
     LazyLock::new(|| Script::new("", &[include_str!("scripts/adopt.lua")]));
 
 pub(super) static CELL_READ: LazyLock<Script> =
-    LazyLock::new(|| Script::alone(include_str!("scripts/cell_read.lua").to_owned()));
+    LazyLock::new(|| Script::of(include_str!("scripts/cell_read.lua").to_owned()));
 
 pub(super) static CELL_WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::alone(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_write.lua"))));
+    LazyLock::new(|| Script::of(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_write.lua"))));
 
 pub(super) static CELL_ADD: LazyLock<Script> =
-    LazyLock::new(|| Script::alone(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_add.lua"))));
+    LazyLock::new(|| Script::of(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_add.lua"))));
 
 pub(super) static CELL_WATCH: LazyLock<Script> =
-    LazyLock::new(|| Script::alone(include_str!("scripts/cell_watch.lua").to_owned()));
+    LazyLock::new(|| Script::of(include_str!("scripts/cell_watch.lua").to_owned()));

@@ -26,13 +26,13 @@ pub(super) const NO_TLS: &str =
 
 /// What the URL names beside where the server is.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Files {
+pub(in crate::store) struct Files {
     /// Who may sign the server's certificate, in place of those this machine trusts.
-    pub(super) ca: Option<PathBuf>,
+    pub(in crate::store) ca: Option<PathBuf>,
     /// Our own certificate, with those between it and its authority.
-    pub(super) cert: Option<PathBuf>,
+    pub(in crate::store) cert: Option<PathBuf>,
     /// The key of that.
-    pub(super) key: Option<PathBuf>,
+    pub(in crate::store) key: Option<PathBuf>,
 }
 
 impl Files {
@@ -125,7 +125,7 @@ impl Files {
 }
 
 /// The client library knows `#insecure`, which believes anybody.
-pub(super) fn refuse_fragment(url: &str) -> Result<()> {
+pub(in crate::store) fn refuse_fragment(url: &str) -> Result<()> {
     let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
     if !matches!(scheme.as_str(), "rediss" | "valkeys") || !url.contains('#') {
         return Ok(());

@@ -8,7 +8,8 @@ use std::time::Duration;
 use leasehold::cells::store::{Kept, Key, Kind, When, Write, Written};
 use leasehold::{
     Acquired, Busy, Capabilities, Claim, Converted, Deadline, Error, Evicted, Fence, Grant, Holder, Loss,
-    Name, Names, Owner, Permits, Released, Renewed, Result, Share, Status, Ticket, Token, Ttl, Wait, Waiter,
+    Name, Names, Nodes, Owner, Permits, Released, Renewed, Result, Share, Status, Ticket, Token, Ttl, Wait,
+    Waiter,
 };
 
 use crate::common::origin;
@@ -203,7 +204,8 @@ crosses! {
     struct Busy { holder, remaining, waiters }
     struct Evicted { holders }
     struct Status { name, holders, waiters }
-    struct Holder { owner, share, fence, remaining }
+    struct Holder { owner, share, fence, remaining, nodes }
+    struct Nodes { held, all, needed }
     struct Waiter { owner, share }
     struct Kept { value, remaining }
     struct Write { when, value, ttl }

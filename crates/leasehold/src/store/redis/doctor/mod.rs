@@ -46,21 +46,29 @@ struct Facts {
     timeout: Duration,
 }
 
+/// One node of several, as far as it can be judged by itself.
+pub(in crate::store) struct Examined {
+    pub(in crate::store) findings: Vec<Finding>,
+    /// By how much its wall clock is ahead of ours, in µs, and the round trip.
+    pub(in crate::store) clock: Option<(i64, Duration)>,
+}
+
+impl Examined {
+    pub(in crate::store) async fn new(address: &Address, timeout: Duration) -> Result<Self> {
+        let mut server = Patient::meet(address, timeout).await?;
+        let clock = server.clock(&Clock::system()?).await;
+        let (info, config) = (server.info().await, server.configuration().await);
+        let facts = Facts { info, config, clock, fence: Some(Ok(None)), timeout };
+        let mut findings = judge::all(&facts);
+        findings.push(judge::network(&address.info, facts.config.as_ref()));
+        Ok(Examined { findings, clock })
+    }
+}
+
 pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Vec<Finding>> {
     let (place, settings) = settings(url)?;
     let address = Address::new(&place, password, &settings.files)?;
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(settings.timeout))
-        .set_response_timeout(Some(settings.timeout));
-    let connection = address.client()?.get_multiplexed_async_connection_with_config(&config).await;
-    let connection = connection.map_err(|error| address.explained(error))?;
-    let mut server = Patient { connection };
-    // What does not answer at all is not examined, but reported as it is everywhere else.
-    server.ask::<redis::Value>(&cmd("PING")).await.or_else(|error| match error.is_io_error() {
-        true => Err(explained(error)),
-        false => Ok(redis::Value::Nil),
-    })?;
-
+    let mut server = Patient::meet(&address, settings.timeout).await?;
     let clock = Clock::system()?;
     let facts = Facts {
         info: server.info().await,
@@ -99,6 +107,21 @@ struct Patient {
 }
 
 impl Patient {
+    async fn meet(address: &Address, timeout: Duration) -> Result<Self> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(Some(timeout));
+        let connection = address.client()?.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = connection.map_err(|error| address.explained(error))?;
+        let mut server = Patient { connection };
+        // What does not answer at all is not examined, but reported as it is everywhere else.
+        server.ask::<redis::Value>(&cmd("PING")).await.or_else(|error| match error.is_io_error() {
+            true => Err(explained(error)),
+            false => Ok(redis::Value::Nil),
+        })?;
+        Ok(server)
+    }
+
     async fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, RedisError> {
         command.query_async(&mut self.connection).await
     }

@@ -1,0 +1,183 @@
+//! What is only looked at, and what an operator does: who holds a name, by a majority; eviction; adoption.
+
+use std::collections::BTreeSet;
+
+use redis::{Value, cmd};
+
+use super::node::{Answer, Heard, Request};
+use super::{Fleet, round, script};
+use crate::claim::{Adopted, Evicted, Holder, Nodes, Status};
+use crate::error::{Error, NodeSaid, Result};
+use crate::name::Name;
+use crate::store::redis::reply::{holders, owners, text, waiters};
+use crate::store::redis::{name_in, patterns};
+use crate::sync::Arc;
+use crate::ttl::Ttl;
+
+/// How many names are looked at as one.
+const NAMES_MAX: usize = 256;
+
+/// How many keys are asked for at a time.
+const SCANNED: usize = 500;
+
+/// What a node has of a name.
+struct View<'a> {
+    value: &'a Value,
+    left_ms: i64,
+    waiting: &'a [Value],
+}
+
+impl Fleet {
+    /// What enough nodes answer, and why the others did not. An error where too few do.
+    async fn ask_most(&self, what: &'static str, request: Request) -> Result<Vec<Heard>> {
+        let (_, asked) = round::ask(self.everybody(), request, self.clock.now());
+        let answers = asked.all(self.nodes.len()).await;
+        let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+        if answered >= self.quorum() {
+            return Ok(answers.into_iter().flatten().collect());
+        }
+        let said = |answer: Answer| answer.err().unwrap_or(NodeSaid::Agreed);
+        Err(self.short(what, answered, answers.into_iter().map(said).collect()))
+    }
+
+    /// How things stand with each of these names.
+    pub(super) async fn look(&self, names: &[Name]) -> Result<Vec<Option<Status>>> {
+        let mut found = Vec::new();
+        for part in names.chunks(NAMES_MAX) {
+            let keys = part.iter().map(|name| self.key(name)).collect();
+            let request = Request { script: &script::INSPECT, keys, args: Vec::new() };
+            let answers = self.ask_most("answered", request).await?;
+            for (at, name) in part.iter().enumerate() {
+                let views: Vec<View<'_>> =
+                    answers.iter().filter_map(|heard| view(heard.values.get(at)?)).collect();
+                found.push(self.status(name, &views));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whoever has a majority, or may have one with those that did not answer.
+    fn status(&self, name: &Name, views: &[View<'_>]) -> Option<Status> {
+        let silent = self.nodes.len() - views.len();
+        let mut seen: Vec<&Value> = Vec::new();
+        let (mut holding, mut waiting): (Vec<Holder>, Vec<Value>) = (Vec::new(), Vec::new());
+        for view in views.iter().filter(|view| !text(view.value).is_empty()) {
+            if seen.contains(&view.value) {
+                continue;
+            }
+            seen.push(view.value);
+            let mut left: Vec<i64> =
+                views.iter().filter(|other| other.value == view.value).map(|other| other.left_ms).collect();
+            if left.len() + silent < self.quorum() {
+                continue;
+            }
+            // Without an end, or the end of what is a majority's.
+            left.sort_unstable_by_key(|left| std::cmp::Reverse(if *left < 0 { i64::MAX } else { *left }));
+            let ends = left[left.len().min(self.quorum()) - 1];
+            let nodes = Nodes { held: left.len(), all: self.nodes.len(), needed: self.quorum() };
+            let shown = holders(&[view.value.clone(), Value::Int(ends)]);
+            holding.extend(shown.into_iter().map(|holder| Holder { nodes: Some(nodes), ..holder }));
+        }
+        for token in views.iter().flat_map(|view| view.waiting) {
+            let count = views.iter().filter(|view| view.waiting.contains(token)).count();
+            if count + silent >= self.quorum() && !waiting.contains(token) {
+                waiting.extend([token.clone(), Value::SimpleString("x".to_owned())]);
+            }
+        }
+        let waiters = waiters(&waiting);
+        let is_used = !holding.is_empty() || !waiters.is_empty();
+        is_used.then(|| Status { name: name.clone(), holders: holding, waiters })
+    }
+
+    pub(super) async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        let mut names: BTreeSet<Name> = BTreeSet::new();
+        let scanned = self.nodes.iter().map(|node| async {
+            let mut names = Vec::new();
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut scan = cmd("SCAN");
+                let [pattern, _] = patterns(&self.settings.prefix, prefix);
+                scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
+                let Value::Array(reply) = node.command(&scan).await? else {
+                    return Err(NodeSaid::NoAnswer { why: "its answer makes no sense".to_owned() });
+                };
+                if let Some(Value::Array(keys)) = reply.get(1) {
+                    names.extend(keys.iter().filter_map(|key| name_in(&self.settings.prefix, &text(key))));
+                }
+                cursor = reply.first().map(text).unwrap_or_default();
+                if cursor == "0" || cursor.is_empty() {
+                    return Ok(names);
+                }
+            }
+        });
+        let scanned = futures_util::future::join_all(scanned.collect::<Vec<_>>()).await;
+        let answered = scanned.iter().filter(|answer| answer.is_ok()).count();
+        if answered < self.quorum() {
+            let said = |answer: Result<Vec<Name>, NodeSaid>| answer.err().unwrap_or(NodeSaid::Agreed);
+            return Err(self.short("answered", answered, scanned.into_iter().map(said).collect()));
+        }
+        scanned.into_iter().flatten().for_each(|found| names.extend(found));
+        let names: Vec<Name> = names.into_iter().collect();
+        let mut found = Vec::new();
+        for part in names.chunks(NAMES_MAX) {
+            found.extend(self.look(part).await?.into_iter().flatten());
+            if found.len() >= limit {
+                found.truncate(limit);
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn evict(&self, name: &Name) -> Result<Evicted> {
+        let fence = format!("{:x}", self.next_fence(0));
+        let args = vec![self.settings.fence_outlives().as_millis().to_string(), fence];
+        let request = Request { script: &script::EVICT, keys: vec![self.key(name)], args };
+        let answers = self.ask_most("evicted it", request).await?;
+        if answers.iter().filter(|heard| heard.values.len() > 1).count() >= self.quorum() {
+            return Err(self.no_lock(name));
+        }
+        let mut values: Vec<Value> =
+            answers.iter().filter_map(|heard| heard.values.first().cloned()).collect();
+        values.retain(|value| !text(value).is_empty());
+        let most = values.iter().max_by_key(|value| values.iter().filter(|other| other == value).count());
+        Ok(Evicted { holders: most.map_or_else(Vec::new, |value| owners(std::slice::from_ref(value))) })
+    }
+
+    pub(super) async fn adopt(self: &Arc<Self>, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        let args = vec![ttl.as_ms().to_string()];
+        let request = Request { script: &script::ADOPT, keys: vec![self.key(name)], args };
+        let answers = self.ask_most("adopted it", request).await?;
+        let adopted = |heard: &Heard| {
+            use crate::store::redis::reply::Reply;
+            match heard.values.first().map(text).as_deref() {
+                Some("foreign") | None => None,
+                Some(_) => {
+                    Reply::new(Value::Array(heard.values.clone())).and_then(|reply| reply.adopted()).ok()
+                }
+            }
+        };
+        let mut outcomes: Vec<Adopted> = answers.iter().filter_map(adopted).collect();
+        // One that was given an end anywhere was adopted; else whoever lasts longest is what is in the way.
+        outcomes.sort_by_key(|outcome| match outcome {
+            Adopted::Adopted { .. } => (0, std::time::Duration::ZERO),
+            Adopted::Ends { remaining, .. } => (1, std::time::Duration::MAX - *remaining),
+            Adopted::NotHeld => (2, std::time::Duration::ZERO),
+        });
+        outcomes.into_iter().next().ok_or_else(|| self.no_lock(name))
+    }
+
+    fn no_lock(&self, name: &Name) -> Error {
+        let why = format!(
+            "the key `{}` is no lock; use another name or prefix, or remove it",
+            self.key(name).escape_debug()
+        );
+        Error::Refused { store: "redlock", why }
+    }
+}
+
+fn view(value: &Value) -> Option<View<'_>> {
+    let Value::Array(parts) = value else { return None };
+    let [value, Value::Int(left_ms), Value::Array(waiting), ..] = parts.as_slice() else { return None };
+    Some(View { value, left_ms: *left_ms, waiting })
+}

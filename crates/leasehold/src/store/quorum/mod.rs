@@ -1,0 +1,366 @@
+//! `redlock:`, a majority of independent Redis or Valkey servers.
+//!
+//! Every node is asked at once, by a script that is one step there (`scripts/`, asked by `node` and `round`), and the answer is
+//! that of the majority. `take` has the rules of a claim, `keep` those of renewal and repair, `look` what is only looked at;
+//! `pulse` knows what to think of a node's clock, and of a node that has forgotten.
+
+mod calls;
+mod doctor;
+mod keep;
+mod ledger;
+mod look;
+mod node;
+mod pulse;
+mod round;
+mod script;
+mod settings;
+mod take;
+
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::{PushInfo, PushKind};
+use tokio::task::AbortHandle;
+
+use super::redis::address::{Address, EXPOSED, is_exposed};
+use super::redis::link::{Link, Listener, Maker};
+use super::redis::reply::{fence_read, text};
+use super::{Capabilities, Store};
+use crate::cells::store::CellStore;
+use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::clock::{Clock, Deadline};
+use crate::connect::Options;
+use crate::error::{Error, NodeAnswer, NodeSaid, Result};
+use crate::event::Events;
+use crate::locks::Locks;
+use crate::name::Name;
+use crate::password::Password;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::token::{Owner, Token};
+use crate::ttl::Ttl;
+use calls::Calls;
+pub(crate) use doctor::examine;
+use ledger::Ledger;
+use node::Node;
+use round::Place;
+pub use settings::Builder;
+use settings::Settings;
+
+/// The least time there is to connect to a node, however little it has for an answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Before nodes that could not be reached are tried again, where there are too few.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why there are no shares.
+const NO_SHARES: &str = "two majorities need not have a node in common that knows of every permit, so that there could be too \
+                         many; use a single store for these";
+
+/// A majority of independent Redis or Valkey servers.
+///
+/// It belongs to the runtime it is opened in.
+pub struct Quorum {
+    fleet: Arc<Fleet>,
+    /// One for each node.
+    tenders: Vec<AbortHandle>,
+}
+
+/// What goes on when whoever asked has its answer.
+struct Fleet {
+    nodes: Vec<Arc<Node>>,
+    settings: Settings,
+    clock: Clock,
+    /// What this client is told on, by every node.
+    channel: String,
+    ledger: Ledger,
+    calls: Arc<Calls>,
+    events: Mutex<Option<Events>>,
+    /// The highest fence this client has proposed or heard of: where the next one starts, if that is not far off.
+    highest: AtomicU64,
+}
+
+impl Quorum {
+    /// Connects to the nodes of this URL: `redlock:HOST1,HOST2,HOST3,…`, where each is `HOST`, `HOST:PORT`,
+    /// `USER:PASSWORD@HOST:PORT/DB`, or a URL as that of one Redis is. `redlocks:` for TLS.
+    ///
+    /// | parameter | default | meaning |
+    /// |---|---|---|
+    /// | `prefix` | `lock:` | what stands before a name in its key |
+    /// | `timeout` | `50` | how long a node has for an answer, in ms |
+    /// | `retry_delay` | `200` | how long one who waits rests at most before it asks again, in ms |
+    /// | `retry_count` | `3` | how often one who waits asks again when too few nodes can vote |
+    /// | `drift` | `0.01` | what clocks may drift by in a TTL, as a part of it |
+    /// | `quorum` | more than half | how many nodes have to agree |
+    /// | `max_ttl` | `60000` | the longest TTL of any client of these nodes, in ms |
+    /// | `skew` | `5000` | how far the nodes' clocks may be apart, in ms |
+    /// | `quarantine` | `max_ttl` + 2 × `skew` | for how long a node that forgot has no vote, in ms; or `off` |
+    /// | `ca`, `cert`, `key` | | with TLS: files, as for one Redis |
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    ///
+    /// # Cancel safety
+    /// As [`Builder::open`].
+    pub async fn open(url: &str) -> Result<Self> {
+        Quorum::open_with(url, None).await
+    }
+
+    /// The same with a password that does not stand in the URL.
+    pub(crate) async fn open_with(url: &str, password: Option<&Password>) -> Result<Self> {
+        Quorum::parsed(url, password)?.open().await
+    }
+
+    fn parsed(url: &str, password: Option<&Password>) -> Result<Builder> {
+        let builder = Builder::parse(url)?;
+        Ok(match password {
+            Some(password) => builder.password(password.clone()),
+            None => builder,
+        })
+    }
+
+    /// The same from parts: each node as in a URL.
+    pub fn builder(nodes: impl IntoIterator<Item = impl Into<String>>) -> Builder {
+        Builder::new(nodes)
+    }
+
+    /// What somebody should know before it is opened.
+    pub(crate) fn warning(url: &str, password: Option<&Password>) -> Option<&'static str> {
+        let (nodes, _) = Quorum::parsed(url, password).ok()?.checked().ok()?;
+        nodes.iter().any(|(_, address)| is_exposed(&address.info)).then_some(EXPOSED)
+    }
+
+    /// A client over it, whose hook is also told of leases that are held by no more nodes than they have to be.
+    ///
+    /// # Errors
+    /// As [`Options::over`].
+    pub fn client(self: Arc<Self>, options: Options) -> Result<Locks> {
+        let locks = options.over(self.clone())?;
+        *lock(&self.fleet.events) = Some(locks.client.events.clone());
+        Ok(locks)
+    }
+
+    async fn over(nodes: Vec<(String, Address)>, settings: Settings) -> Result<Self> {
+        let clock = Clock::system()?;
+        // As unguessable as a token: whoever knows it could send us looking, no more.
+        let token = Token::fresh(&Owner::this_process())?;
+        let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
+        let calls: Arc<Calls> = Arc::default();
+        let born = format!("{{{}}}:born", settings.prefix);
+        let nodes: Vec<Arc<Node>> = nodes
+            .into_iter()
+            .enumerate()
+            .map(|(place, (name, address))| {
+                let heard = calls.clone();
+                let listener: Listener = Arc::new(move |push: PushInfo| hear(&heard, place, &push));
+                let (timeout, connect) = (settings.timeout, settings.timeout.max(CONNECT_TIMEOUT));
+                let maker = Maker::new(address, channel.clone(), listener, clock.clone(), timeout)
+                    .node(format!("the node {name}"), connect);
+                Arc::new(Node::new(name, born.clone(), Link::start(maker), clock.clone(), timeout))
+            })
+            .collect();
+        let patience = clock.now().plus(2 * settings.timeout.max(CONNECT_TIMEOUT));
+        let said = loop {
+            let said = greeted(&nodes, &clock, patience).await;
+            let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
+            if reached >= settings.quorum || clock.now() >= patience {
+                break said;
+            }
+            clock.sleep_until(clock.now().plus(PAUSE)).await;
+        };
+        let (ledger, events, highest) = (Ledger::default(), Mutex::default(), AtomicU64::new(0));
+        let fleet = Arc::new(Fleet { nodes, settings, clock, channel, ledger, calls, events, highest });
+        let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
+        if reached < fleet.settings.quorum {
+            return Err(fleet.short("reached", reached, said));
+        }
+        fleet.warn_of_quarantine();
+        let tenders =
+            fleet.nodes.iter().map(|node| tokio::spawn(node.clone().tend()).abort_handle()).collect();
+        Ok(Quorum { fleet, tenders })
+    }
+}
+
+impl Drop for Quorum {
+    fn drop(&mut self) {
+        self.tenders.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Fleet {
+    fn key(&self, name: &Name) -> String {
+        format!("{}{name}", self.settings.prefix)
+    }
+
+    fn everybody(&self) -> impl Iterator<Item = (Place, &Arc<Node>)> {
+        self.nodes.iter().enumerate()
+    }
+
+    fn quorum(&self) -> usize {
+        self.settings.quorum
+    }
+
+    /// What a node said, unless it said that it agrees: not every yes counts.
+    fn unless_young(&self, age: Duration) -> std::result::Result<(), NodeSaid> {
+        match self.settings.quarantine.checked_sub(age) {
+            Some(remaining) if !remaining.is_zero() => Err(NodeSaid::Quarantined { remaining }),
+            _ => Ok(()),
+        }
+    }
+
+    fn short(&self, what: &'static str, agreed: usize, said: Vec<NodeSaid>) -> Error {
+        let nodes = self.nodes.iter().zip(said);
+        let nodes = nodes.map(|(node, said)| NodeAnswer { node: node.name.clone(), said }).collect();
+        Error::Quorum { what, needed: self.quorum(), agreed, nodes }
+    }
+
+    /// What the clocks of most nodes say now, in µs: one that is far off does not count.
+    fn time_us(&self) -> Option<u64> {
+        let now = self.clock.now();
+        let mut times: Vec<u64> = self.nodes.iter().filter_map(|node| node.node_us(now)).collect();
+        times.sort_unstable();
+        times.get(times.len().checked_sub(1)? / 2).copied()
+    }
+
+    /// A fence above those this client knows of, if that is near the time: else another name's would shut this one out.
+    fn next_fence(&self, least: u64) -> u64 {
+        let time = self.time_us().unwrap_or(1);
+        let near = time.saturating_add(u64::try_from(self.settings.skew.as_micros() / 2).unwrap_or(0));
+        let above = self.highest.load(Ordering::Relaxed).saturating_add(1);
+        let fence = time.max(least).max(if above <= near { above } else { 0 });
+        self.highest.fetch_max(fence, Ordering::Relaxed);
+        fence
+    }
+
+    fn saw(&self, last: u64) {
+        self.highest.fetch_max(last, Ordering::Relaxed);
+    }
+
+    /// When nothing of a request that is sent now can be left.
+    fn gone_by(&self, now: Deadline, ttl: Ttl) -> Deadline {
+        now.plus(ttl.as_duration() + self.settings.fence_outlives())
+    }
+
+    fn warn_of_quarantine(&self) {
+        for node in &self.nodes {
+            if node.session().is_ok()
+                && let Err(said) = self.unless_young(node.age())
+            {
+                tracing::warn!("the node {}: {said}", node.name);
+            }
+        }
+    }
+}
+
+/// Greets each of them once it is known whether it can be reached, and says what came of it.
+async fn greeted(nodes: &[Arc<Node>], clock: &Clock, patience: Deadline) -> Vec<NodeSaid> {
+    let greetings = nodes.iter().map(|node| async {
+        tokio::select! {
+            biased;
+            () = node.tried() => {}
+            () = clock.sleep_until(patience) => {}
+        }
+        match node.session() {
+            Ok(session) => node.greet(&session).await.err().unwrap_or(NodeSaid::Agreed),
+            Err(said) => said,
+        }
+    });
+    futures_util::future::join_all(greetings.collect::<Vec<_>>()).await
+}
+
+/// A name that somebody waits for is free on a node: `token`, then the highest fence given there, by lines.
+fn hear(calls: &Calls, place: Place, push: &PushInfo) {
+    let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
+    let payload = text(payload);
+    let Some((token, last)) = payload.split_once('\n') else { return };
+    calls.call(place, token, fence_read(last).map_or(0, |last| last.get()));
+}
+
+/// The one name of a claim that can be decided here.
+fn only(ticket: &Ticket) -> Result<&Name> {
+    let unsupported = |what, why| Err(Error::Unsupported { store: "redlock", what, why });
+    match (ticket.share, ticket.names.only()) {
+        (Share::Exclusive, Some(name)) => Ok(name),
+        (Share::Exclusive, None) => {
+            unsupported("several names at once", "a majority for each of them is not a majority for all")
+        }
+        (Share::Shared, _) => unsupported("shared locks", NO_SHARES),
+        (Share::Permits(_), _) => unsupported("permits", NO_SHARES),
+    }
+}
+
+#[async_trait]
+impl Store for Quorum {
+    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
+        self.fleet.acquire(claim).await
+    }
+
+    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
+        self.fleet.renew(due).await
+    }
+
+    async fn release(&self, ticket: &Ticket) -> Result<Released> {
+        self.fleet.release(ticket).await
+    }
+
+    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
+        self.fleet.detach(ticket, ttl).await
+    }
+
+    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
+        only(&Ticket { share: to, ..ticket.clone() })?;
+        let why = "it has exclusive locks only";
+        Err(Error::Unsupported { store: "redlock", what: "conversions", why })
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
+        Ok(self.fleet.look(std::slice::from_ref(name)).await?.pop().flatten())
+    }
+
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
+        self.fleet.list(prefix, limit).await
+    }
+
+    async fn evict(&self, name: &Name) -> Result<Evicted> {
+        self.fleet.evict(name).await
+    }
+
+    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
+        self.fleet.adopt(name, ttl).await
+    }
+
+    fn cells(&self) -> Option<&dyn CellStore> {
+        None
+    }
+
+    /// No late window: whatever is under way when it is withdrawn is barred on each node by its fence, and a node that cannot be
+    /// reached is told when it can.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fenced: true,
+            pushed: true,
+            outlives_process: true,
+            no_shares: Some(NO_SHARES),
+            ..Capabilities::none("redlock")
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.fleet.clock
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+}
+
+impl std::fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quorum")
+            .field("nodes", &self.fleet.nodes)
+            .field("settings", &self.fleet.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,91 @@
+//! Nodes of a quorum: real servers, each with a proxy in front of it where a test wants one.
+
+use std::sync::Arc;
+
+use leasehold::store::quorum::Quorum;
+use leasehold::{Locks, Options};
+use leasehold_lab::{Kind, Proxy, Reply, Server};
+
+use super::wall::WallClock;
+
+/// What most tests say: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
+pub(crate) const CALM: &str = "quarantine=off&timeout=1000";
+
+pub(crate) struct Fleet {
+    pub(crate) nodes: Vec<Server>,
+    pub(crate) proxies: Vec<Proxy>,
+}
+
+impl Fleet {
+    pub(crate) fn start(count: usize) -> Self {
+        let nodes = (0..count).map(|_| Server::start(Kind::Redis).unwrap()).collect();
+        Fleet { nodes, proxies: Vec::new() }
+    }
+
+    /// The same, reached through proxies.
+    pub(crate) fn behind_proxies(count: usize) -> Self {
+        let fleet = Fleet::start(count);
+        let proxies = fleet.nodes.iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
+        Fleet { proxies, ..fleet }
+    }
+
+    pub(crate) fn url(&self, parameters: &str) -> String {
+        let nodes: Vec<String> = match self.proxies.as_slice() {
+            [] => self.nodes.iter().map(|node| node.addr().to_string()).collect(),
+            proxies => proxies.iter().map(|proxy| proxy.addr().to_string()).collect(),
+        };
+        format!("redlock:{}?{parameters}", nodes.join(","))
+    }
+
+    pub(crate) async fn store(&self, parameters: &str) -> Arc<Quorum> {
+        Arc::new(Quorum::open(&self.url(parameters)).await.unwrap())
+    }
+
+    pub(crate) async fn client(&self, owner: &str, parameters: &str) -> Locks {
+        self.store(parameters).await.client(Options::default().owner(owner)).unwrap()
+    }
+
+    /// What stands in a key, on each node.
+    pub(crate) fn values(&self, key: &str) -> Vec<Option<String>> {
+        self.nodes
+            .iter()
+            .map(|node| match node.command(&["GET", key]) {
+                Ok(Reply::Nil) | Err(_) => None,
+                Ok(reply) => Some(reply.text().unwrap().to_owned()),
+            })
+            .collect()
+    }
+
+    /// On how many nodes something stands in a key.
+    pub(crate) fn count(&self, key: &str) -> usize {
+        self.values(key).iter().flatten().count()
+    }
+}
+
+/// In a server's own directory: by how much its clock is off.
+const OFFSET: &str = "wall_offset";
+
+/// Runs the test of that name once more, as a child whose servers have clocks that can be moved.
+pub(crate) fn as_child(name: &str) {
+    let said = WallClock::of_each(OFFSET).test(name);
+    assert!(said.contains("clocks were moved"), "{said}");
+    said.lines().filter(|line| line.contains("acquisitions")).for_each(|line| println!("{line}"));
+}
+
+pub(crate) fn is_child() -> bool {
+    WallClock::mine().is_some()
+}
+
+/// Sets a node's clock so many seconds ahead of ours, for one who [is a child](as_child).
+pub(crate) fn set_clock(node: &Server, ahead_s: i64) {
+    let time = || match node.command(&["TIME"]).unwrap() {
+        Reply::Array(time) => time[0].text().unwrap().parse::<i64>().unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let ours =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    std::fs::write(node.folder().join("data").join(OFFSET), ahead_s.to_string()).unwrap();
+    let off = time() - ours();
+    assert!((off - ahead_s).abs() <= 1, "its clock is {off} s ahead, and not {ahead_s}");
+    println!("clocks were moved");
+}

@@ -1,0 +1,154 @@
+//! The conformance suite on `redlock:`, against five real servers.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use common::cases::every_case_it_can_holds;
+use common::fleet::{CALM, Fleet};
+use common::ms;
+use leasehold::Store;
+use leasehold::store::conformance::Subject;
+use leasehold::store::quorum::Quorum;
+
+struct OnNodes(String);
+
+#[async_trait]
+impl Subject for OnNodes {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(Quorum::open(&self.0).await.unwrap())
+    }
+
+    fn ttl(&self) -> std::time::Duration {
+        ms(3_000)
+    }
+}
+
+/// A line, shares, several names, values: what the store says that it does not offer.
+const NOT_OFFERED: [&str; 31] = [
+    "a_block_of_fences_is_given_once",
+    "a_condition_that_does_not_hold_changes_nothing",
+    "a_dead_waiter_is_passed_over",
+    "a_detached_share_is_taken_up_by_one_who_does_not_know_it",
+    "a_downgrade_lets_readers_in_without_a_gap",
+    "a_late_duplicate_of_a_conversion_changes_nothing",
+    "a_light_claim_waits_behind_a_heavy_head_unless_it_barges",
+    "a_newcomer_does_not_pass_a_live_waiter",
+    "a_number_keeps_the_end_it_was_made_with",
+    "a_release_wakes_the_next_at_once",
+    "a_release_withdraws_a_waiter",
+    "a_sum_that_does_not_fit_is_refused",
+    "a_token_at_some_of_its_names_or_more_holds_nothing",
+    "a_value_ends_with_its_time_and_not_before",
+    "a_value_is_what_was_written_last",
+    "a_waiting_writer_stops_new_readers",
+    "a_watch_sees_what_changed_before_it_began",
+    "an_upgrade_is_refused_beside_other_readers_and_never_waits",
+    "any_fence_of_a_block_detaches_and_is_then_the_only_one",
+    "claims_over_several_names_in_any_order_do_not_deadlock",
+    "evicting_one_of_several_names_ends_the_whole_claim",
+    "of_many_who_replace_the_same_value_one_does",
+    "of_many_who_write_where_nothing_is_one_does",
+    "one_release_admits_every_reader_that_waits",
+    "permits_never_exceed_the_limit_of_the_claim",
+    "readers_share_and_a_writer_excludes",
+    "several_names_are_taken_all_or_none",
+    "waiters_are_served_in_order_of_arrival",
+    "what_is_added_by_many_adds_up",
+    "when_the_head_leaves_the_next_moves_up",
+    "whoever_watches_a_value_hears_of_its_changes",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_that_is_offered_holds() {
+    let fleet = Fleet::start(5);
+    let skipped = every_case_it_can_holds(OnNodes(fleet.url(CALM))).await;
+    assert_eq!(skipped, NOT_OFFERED);
+}
+
+/// Two of five are not there from the beginning.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_that_is_offered_holds_with_two_of_five_down() {
+    let fleet = Fleet::start(5);
+    fleet.nodes[0].kill().unwrap();
+    fleet.nodes[3].kill().unwrap();
+    let skipped = every_case_it_can_holds(OnNodes(fleet.url(CALM))).await;
+    assert_eq!(skipped, NOT_OFFERED);
+}
+
+const NODE: &str = "
+const [, , modules, ports, file, rounds] = process.argv;
+const Redis = require(modules + '/ioredis');
+const { default: Redlock } = require(modules + '/redlock');
+const fs = require('fs');
+(async () => {
+  const clients = ports.split(',').map((port) => new Redis(Number(port)));
+  // Between its own retries it leaves the votes of a minority where they are, and is shut out by them for a TTL: so each try is one.
+  const redlock = new Redlock(clients, { retryCount: 0, automaticExtensionThreshold: 500 });
+  redlock.on('error', () => {});
+  const acquire = async () => {
+    for (;;) {
+      try {
+        return await redlock.acquire(['lock:company'], 20000);
+      } catch (error) {
+        await new Promise((resolve) => setTimeout(resolve, 1 + Math.random() * 5));
+      }
+    }
+  };
+  for (let i = 0; i < Number(rounds); i++) {
+    const lock = await acquire();
+    const count = Number(fs.readFileSync(file, 'utf8'));
+    await new Promise((resolve) => setTimeout(resolve, 1));
+    fs.writeFileSync(file, String(count + 1));
+    await lock.release();
+  }
+  clients.forEach((client) => client.disconnect());
+})().catch((error) => { console.error(error); process.exit(1); });
+";
+
+/// The library that bears the algorithm's name, on the same nodes and the same key: nobody gets in beside another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beside_node_redlock_the_count_is_exact() {
+    let home = common::home("quorum_company");
+    let counter = home.path().join("counter");
+    std::fs::write(&counter, "0").unwrap();
+    let fleet = Fleet::start(5);
+    let exe = std::env::current_exe().unwrap();
+    let company = exe.ancestors().map(|folder| folder.join("tools/company/node/node_modules"));
+    let company = company.into_iter().find(|folder| folder.is_dir()).expect("`cargo xtask test` installs it");
+    let rounds = common::scaled(1_000);
+    let ports: Vec<String> = fleet.nodes.iter().map(|node| node.addr().port().to_string()).collect();
+    let mut they = std::process::Command::new("node")
+        .args(["-e", NODE, "--", ""])
+        .arg(company)
+        .arg(ports.join(","))
+        .arg(&counter)
+        .arg(rounds.to_string())
+        .spawn()
+        .unwrap();
+    // Each asks as eagerly as the other: whoever polls meets ours free only between a release and the next claim.
+    let parameters = format!("{CALM}&retry_delay=4");
+    let ours = (0..2).map(|_| {
+        let (url, counter) = (fleet.url(&parameters), counter.clone());
+        tokio::spawn(async move {
+            let locks = leasehold::connect(&url).await.unwrap();
+            for _ in 0..rounds {
+                let lease = locks.mutex("company").lock().await.unwrap();
+                let count: u64 = std::fs::read_to_string(&counter).unwrap().parse().unwrap();
+                tokio::time::sleep(std::time::Duration::from_micros(500)).await;
+                std::fs::write(&counter, (count + 1).to_string()).unwrap();
+                lease.release().await.unwrap();
+                tokio::time::sleep(ms(1)).await;
+            }
+            locks.close().await;
+        })
+    });
+    for task in ours.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let ended = tokio::task::spawn_blocking(move || they.wait().unwrap()).await.unwrap();
+    assert!(ended.success(), "{ended}");
+    assert_eq!(std::fs::read_to_string(&counter).unwrap(), (3 * rounds).to_string());
+}

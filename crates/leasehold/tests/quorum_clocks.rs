@@ -1,0 +1,184 @@
+//! Nodes whose clocks are set: by one of them nobody gets in; by three of them somebody may, by time, and then the fence tells, and
+//! the first holder is told.
+//!
+//! The clocks are moved by the shared library of `common/wall_clock.c`, for a child process and the servers it starts: each reads its
+//! own file, in its own directory. The child's clock is not moved.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::fleet::{Fleet, as_child, is_child, set_clock};
+use common::{ms, secs};
+use leasehold::store::quorum::Quorum;
+use leasehold::{Error, Fence, Lease, Locks, Loss, NodeSaid, Options};
+use leasehold_lab::{Proxy, Server};
+
+const CALM: &str = "quarantine=off&timeout=1000&retry_delay=50";
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// What is protected: it refuses a fence below one it has seen.
+#[derive(Default)]
+struct Resource(std::sync::Mutex<Option<Fence>>);
+
+impl Resource {
+    fn accepts(&self, fence: Fence) -> bool {
+        let mut highest = self.0.lock().unwrap();
+        let is_good = highest.is_none_or(|highest| fence >= highest);
+        if is_good {
+            *highest = Some(fence);
+        }
+        is_good
+    }
+}
+
+/// As in `tests/quorum_rules.rs`: the algorithm as the notes have it.
+fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
+    let start = Instant::now();
+    let ttl_ms = ttl.as_millis().to_string();
+    let args = ["SET", key, token, "NX", "PX", &ttl_ms];
+    let granted = nodes.iter().filter(|node| node.command(&args).is_ok_and(|reply| reply.is_ok())).count();
+    let validity = ttl.checked_sub(start.elapsed() + ttl / 100 + ms(2));
+    validity.filter(|_| granted >= 3)
+}
+
+/// A client that never reaches the last two nodes.
+async fn of_three(fleet: &Fleet, owner: &str) -> (Locks, Vec<Proxy>) {
+    let proxies: Vec<Proxy> = fleet.nodes[3..].iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
+    proxies.iter().for_each(|proxy| proxy.refuse().unwrap());
+    let near = fleet.nodes[..3].iter().map(|node| node.addr().to_string());
+    let far = proxies.iter().map(|proxy| proxy.addr().to_string());
+    let url = format!("redlock:{}?{CALM}", near.chain(far).collect::<Vec<_>>().join(","));
+    let store = Arc::new(Quorum::open(&url).await.unwrap());
+    (store.client(Options::default().owner(owner)).unwrap(), proxies)
+}
+
+#[test]
+fn by_the_clock_of_one_node_nobody_gets_in() {
+    if !is_child() {
+        return as_child("by_the_clock_of_one_node_nobody_gets_in");
+    }
+    runtime().block_on(async {
+        let fleet = Fleet::start(5);
+        let all: Vec<&Server> = fleet.nodes.iter().collect();
+        let ((a, _proxies), b) = (of_three(&fleet, "a").await, fleet.client("b", CALM).await);
+        let ttl = secs(4);
+        let held = a.mutex("x").ttl(ttl).no_renewal().lock().await.unwrap();
+        let naive_until = Instant::now() + naive_lock(&all[..3], "naive", "a", ttl).unwrap();
+        set_clock(&fleet.nodes[2], 3_600);
+        assert!(naive_lock(&all, "naive", "b", ttl).is_some(), "the naive algorithm has a second holder");
+        assert!(
+            Instant::now() < naive_until,
+            "while the first believed in its lock; is the machine too slow?"
+        );
+        let mut refused = 0;
+        while held.is_valid() {
+            let second = b.mutex("x").ttl(ttl).try_lock().await.unwrap();
+            let is_valid = held.is_valid();
+            assert!(second.is_none() || !is_valid, "two holders");
+            refused += usize::from(second.is_none());
+            tokio::time::sleep(ms(20)).await;
+        }
+        assert!(refused > 0);
+        // The others are enough, and the node with the wrong clock is in nobody's way.
+        let first = held.fence();
+        let second = b.mutex("x").ttl(ttl).wait(secs(20)).lock().await.unwrap();
+        assert!(second.fence() > first);
+        assert_eq!(fleet.values("lock:x")[2], None, "it has no vote");
+        second.release().await.unwrap();
+        // Two more, each another hour off: there is no fence that three of them would accept, and it is said why.
+        set_clock(&fleet.nodes[3], 7_200);
+        set_clock(&fleet.nodes[4], 10_800);
+        let error = b.mutex("x").try_lock().await.unwrap_err();
+        let Error::Quorum { nodes, .. } = &error else { panic!("{error}") };
+        let off = nodes.iter().filter(|node| matches!(node.said, NodeSaid::ClockOff { .. })).count();
+        assert!(off >= 3, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("its clock is") && text.contains("NTP"), "{text}");
+    });
+}
+
+/// Whoever holds it on all nodes does not lose it by one of them, whose lease is put back; a leap that it sees costs that vote once.
+#[test]
+fn b8_one_node_that_leaps_costs_no_lease_and_all_together_cost_every_lease() {
+    if !is_child() {
+        return as_child("b8_one_node_that_leaps_costs_no_lease_and_all_together_cost_every_lease");
+    }
+    runtime().block_on(async {
+        let fleet = Fleet::start(5);
+        let locks = fleet.client("a", CALM).await;
+        let ttl = secs(6);
+        let leases: Vec<Lease> = vec![
+            locks.mutex("x").ttl(ttl).lock().await.unwrap(),
+            locks.mutex("y").ttl(ttl).lock().await.unwrap(),
+        ];
+        set_clock(&fleet.nodes[0], 3_600);
+        tokio::time::sleep(ttl * 3 / 2).await;
+        assert!(leases.iter().all(|lease| lease.is_valid()), "lost by one clock");
+        assert_eq!((fleet.count("lock:x"), fleet.count("lock:y")), (5, 5), "put back on the node that leapt");
+        // Less than a lease lasts, so that every node still has it: but our own clock may be what stood still.
+        for (place, node) in fleet.nodes.iter().enumerate() {
+            set_clock(node, if place == 0 { 3_602 } else { 2 });
+        }
+        for lease in &leases {
+            let loss = tokio::time::timeout(ttl, lease.lost()).await.unwrap();
+            assert_eq!(loss, Loss::Clock);
+        }
+        // What is taken from then on is good.
+        let lease = tokio::time::timeout(secs(20), locks.mutex("x").ttl(ttl).lock()).await.unwrap().unwrap();
+        tokio::time::sleep(ttl).await;
+        assert!(lease.is_valid());
+        lease.release().await.unwrap();
+    });
+}
+
+/// Three clocks are set, by an hour or by less than what fences allow: by time there is a second holder. The resource refuses the
+/// first from then on, and the first is told.
+fn three_clocks_are_set_by(ahead_s: i64) {
+    runtime().block_on(async {
+        let fleet = Fleet::start(5);
+        let a = fleet.client("a", CALM).await;
+        let resource = Resource::default();
+        let ttl = secs(3);
+        let first = a.mutex("x").ttl(ttl).lock().await.unwrap();
+        assert!(resource.accepts(first.fence()));
+        fleet.nodes[..3].iter().for_each(|node| set_clock(node, ahead_s));
+        // Whoever comes new, and whoever knows the nodes from before.
+        let b = fleet.client("b", CALM).await;
+        let second = b.mutex("x").ttl(ttl).wait(secs(20)).lock().await.unwrap();
+        let overlap = first.is_valid();
+        assert!(second.fence() > first.fence(), "{} after {}", second.fence(), first.fence());
+        assert!(resource.accepts(second.fence()));
+        assert!(!resource.accepts(first.fence()), "the stale one was let in");
+        let loss = tokio::time::timeout(ttl, first.lost()).await.unwrap();
+        assert!(matches!(loss, Loss::Taken | Loss::Deleted | Loss::Clock), "{loss}");
+        println!("ahead by {ahead_s} s: two held at once by time: {overlap}; the first was told: {loss}");
+        second.release().await.unwrap();
+        // Back, with nothing forgotten: fences go on rising as long as they may.
+        let third = b.mutex("x").ttl(ttl).wait(secs(20)).lock().await.unwrap();
+        assert!(resource.accepts(third.fence()));
+        third.release().await.unwrap();
+    });
+}
+
+#[test]
+fn by_three_clocks_set_by_an_hour_the_fence_tells() {
+    if !is_child() {
+        return as_child("by_three_clocks_set_by_an_hour_the_fence_tells");
+    }
+    three_clocks_are_set_by(3_600);
+}
+
+#[test]
+fn by_three_clocks_set_by_less_than_fences_allow_the_fence_tells() {
+    if !is_child() {
+        return as_child("by_three_clocks_set_by_less_than_fences_allow_the_fence_tells");
+    }
+    three_clocks_are_set_by(4);
+}
