@@ -11,7 +11,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::fleet::{Fleet, as_child, is_child, set_clock};
+use common::fleet::{Fleet, as_child, come_up_with_clock, is_child, set_clock};
 use common::{ms, secs};
 use leasehold::store::quorum::Quorum;
 use leasehold::{Error, Fence, Lease, Locks, Loss, NodeSaid, Options};
@@ -48,13 +48,19 @@ fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Optio
     validity.filter(|_| granted >= 3)
 }
 
-/// A client that never reaches the last two nodes.
-async fn of_three(fleet: &Fleet, owner: &str) -> (Locks, Vec<Proxy>) {
-    let proxies: Vec<Proxy> = fleet.nodes[3..].iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
-    proxies.iter().for_each(|proxy| proxy.refuse().unwrap());
-    let near = fleet.nodes[..3].iter().map(|node| node.addr().to_string());
-    let far = proxies.iter().map(|proxy| proxy.addr().to_string());
-    let url = format!("redlock:{}?{CALM}", near.chain(far).collect::<Vec<_>>().join(","));
+/// A client that reaches these nodes only.
+async fn of_these(fleet: &Fleet, places: &[usize], owner: &str, parameters: &str) -> (Locks, Vec<Proxy>) {
+    let mut proxies = Vec::new();
+    let addresses = fleet.nodes.iter().enumerate().map(|(place, node)| {
+        if places.contains(&place) {
+            return node.addr().to_string();
+        }
+        let proxy = Proxy::to(node.addr()).unwrap();
+        proxy.refuse().unwrap();
+        proxies.push(proxy);
+        proxies[proxies.len() - 1].addr().to_string()
+    });
+    let url = format!("redlock:{}?{parameters}", addresses.collect::<Vec<_>>().join(","));
     let store = Arc::new(Quorum::open(&url).await.unwrap());
     (store.client(Options::default().owner(owner)).unwrap(), proxies)
 }
@@ -67,7 +73,8 @@ fn by_the_clock_of_one_node_nobody_gets_in() {
     runtime().block_on(async {
         let fleet = Fleet::start(5);
         let all: Vec<&Server> = fleet.nodes.iter().collect();
-        let ((a, _proxies), b) = (of_three(&fleet, "a").await, fleet.client("b", CALM).await);
+        let ((a, _proxies), b) =
+            (of_these(&fleet, &[0, 1, 2], "a", CALM).await, fleet.client("b", CALM).await);
         let ttl = secs(4);
         let held = a.mutex("x").ttl(ttl).no_renewal().lock().await.unwrap();
         let naive_until = Instant::now() + naive_lock(&all[..3], "naive", "a", ttl).unwrap();
@@ -148,6 +155,12 @@ fn three_clocks_are_set_by(ahead_s: i64) {
         let ttl = secs(3);
         let first = a.mutex("x").ttl(ttl).lock().await.unwrap();
         assert!(resource.accepts(first.fence()));
+        // Together, and between two renewals: one that meets some of them before and some after puts the lease back, rightly.
+        let left = || fleet.nodes[4].command(&["PTTL", "lock:x"]).unwrap().int().unwrap();
+        while !(2_700..2_850).contains(&left()) {
+            tokio::time::sleep(ms(2)).await;
+        }
+        fleet.nodes[..3].iter().for_each(|node| come_up_with_clock(node, ahead_s));
         fleet.nodes[..3].iter().for_each(|node| set_clock(node, ahead_s));
         // Whoever comes new, and whoever knows the nodes from before.
         let b = fleet.client("b", CALM).await;
@@ -181,4 +194,97 @@ fn by_three_clocks_set_by_less_than_fences_allow_the_fence_tells() {
         return as_child("by_three_clocks_set_by_less_than_fences_allow_the_fence_tells");
     }
     three_clocks_are_set_by(4);
+}
+
+/// A machine comes up with its clock behind, is spoken to, and then sets its clock: that is no proof of age.
+#[test]
+fn b6_a_node_that_comes_up_with_its_clock_behind_has_no_vote_for_as_long_as_any() {
+    if !is_child() {
+        return as_child("b6_a_node_that_comes_up_with_its_clock_behind_has_no_vote_for_as_long_as_any");
+    }
+    const STRICT: &str = "max_ttl=8000&skew=400&timeout=1000&retry_count=1000&retry_delay=50";
+    runtime().block_on(async {
+        let fleet = Fleet::start(5);
+        let (a, _proxies) = of_these(&fleet, &[0, 1, 2], "a", STRICT).await;
+        let _all = fleet.client("all", STRICT).await;
+        let ttl = secs(8);
+        // The nodes are new, and earn their votes first.
+        let held = a.mutex("x").ttl(ttl).no_renewal().wait(secs(40)).lock().await.unwrap();
+        let forgetful = &fleet.nodes[2];
+        forgetful.kill().unwrap();
+        come_up_with_clock(forgetful, -60);
+        forgetful.restart().unwrap();
+        let spoken_to = || forgetful.calls().unwrap().get("evalsha").is_some_and(|calls| *calls >= 2);
+        while !spoken_to() {
+            tokio::time::sleep(ms(5)).await;
+        }
+        assert!(!fleet.is_born(2), "dated by a clock that nobody agrees with");
+        set_clock(forgetful, 0);
+        // Whoever knows nothing of before goes by what the node says.
+        let b = fleet.client("b", STRICT).await;
+        let mut refused = 0;
+        while held.is_valid() {
+            let second = b.mutex("x").ttl(ttl).try_lock().await.unwrap();
+            assert!(second.is_none() || !held.is_valid(), "two holders");
+            refused += usize::from(second.is_none());
+            tokio::time::sleep(ms(20)).await;
+        }
+        assert!(refused > 0, "is the machine too slow?");
+        assert!(fleet.is_born(2));
+        let second = b.mutex("x").ttl(ttl).wait(secs(40)).lock().await.unwrap();
+        assert!(second.fence() > held.fence());
+    });
+}
+
+/// Three of five have given a fence that is ahead of the time, as they may. The clock of one leaps over all that it remembers, and
+/// returns; with the two that never heard of it, it could give the same again.
+#[test]
+fn b2_a_clock_that_leaps_and_returns_makes_a_node_forget_no_fence() {
+    if !is_child() {
+        return as_child("b2_a_clock_that_leaps_and_returns_makes_a_node_forget_no_fence");
+    }
+    runtime().block_on(async {
+        let fleet = Fleet::start(5);
+        let (a, _far) = of_these(&fleet, &[0, 1, 2], "a", CALM).await;
+        let (b, _near) = of_these(&fleet, &[2, 3, 4], "b", CALM).await;
+        let warm = a.mutex("x").lock().await.unwrap();
+        let ahead = warm.fence().get() + 4_000_000;
+        warm.release().await.unwrap();
+        (0..3).for_each(|place| fleet.set_fence(place, "x", ahead));
+        let first = a.mutex("x").lock().await.unwrap();
+        let fence = first.fence();
+        assert!(fence.get() > ahead);
+        first.release().await.unwrap();
+        let leaps = &fleet.nodes[2];
+        set_clock(leaps, 3_600);
+        // Spoken to, so that what has ended by that clock is gone.
+        assert!(b.mutex("x").try_lock().await.is_err(), "two of five, and one whose clock is off");
+        set_clock(leaps, 0);
+        let second = b.mutex("x").wait(secs(20)).lock().await.unwrap();
+        assert!(second.fence() > fence, "{} after {fence}", second.fence());
+    });
+}
+
+/// Two clocks of three that a client reaches are an hour ahead, and so is the fence it asks for. Nobody else is to suffer.
+#[test]
+fn b5_one_who_gives_up_a_fence_far_ahead_shuts_nobody_out() {
+    if !is_child() {
+        return as_child("b5_one_who_gives_up_a_fence_far_ahead_shuts_nobody_out");
+    }
+    runtime().block_on(async {
+        let fleet = Fleet::start(5);
+        fleet.nodes[..2].iter().for_each(|node| set_clock(node, 3_600));
+        let (a, far) = of_these(&fleet, &[0, 1, 2], "a", CALM).await;
+        let error = a.mutex("x").try_lock().await.unwrap_err();
+        assert!(matches!(error, Error::Quorum { .. }), "{error}");
+        // Those it could not reach are told later.
+        far.iter().for_each(|proxy| proxy.heal().unwrap());
+        let told = |place: usize| fleet.nodes[place].calls().unwrap().contains_key("evalsha");
+        while !(3..5).all(told) {
+            tokio::time::sleep(ms(5)).await;
+        }
+        let b = fleet.client("b", CALM).await;
+        let lease = b.mutex("x").wait(secs(20)).lock().await.unwrap();
+        lease.release().await.unwrap();
+    });
 }

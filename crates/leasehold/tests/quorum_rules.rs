@@ -137,9 +137,7 @@ async fn b6_nodes_that_are_new_have_no_vote_and_the_error_says_what_to_do() {
     knowing.mutex("x").lock().await.unwrap().release().await.unwrap();
     // A restart does not give back what a node has not earned.
     fleet.nodes[0].restart().unwrap();
-    let born = fleet.values("{lock:}:born");
-    assert_eq!(born[0], None);
-    until("greeted again", secs(20), || fleet.values("{lock:}:born")[0].is_some()).await;
+    until("greeted again", secs(20), || fleet.is_born(0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,9 +164,7 @@ async fn b2_a_fence_is_above_the_last_of_every_node_that_accepts_it_and_outlives
     first.release().await.unwrap();
     // Three nodes have given one that is a second ahead of all clocks: two yeses are no majority, and five in the second round are.
     let ahead = fence.get() + 1_000_000;
-    for node in &fleet.nodes[..3] {
-        node.command(&["SET", "{lock:x}:fence", &format!("{ahead:x}"), "PX", "100000"]).unwrap();
-    }
+    (0..3).for_each(|place| fleet.set_fence(place, "x", ahead));
     let second = locks.mutex("x").lock().await.unwrap();
     assert!(second.fence().get() > ahead, "{} after {ahead}", second.fence());
     // B3: all for the same fence.
@@ -176,20 +172,22 @@ async fn b2_a_fence_is_above_the_last_of_every_node_that_accepts_it_and_outlives
     let values = fleet.values("lock:x");
     assert!(values.iter().all(|value| value == &values[0]), "{values:?}");
     assert!(values[0].as_ref().unwrap().ends_with(&format!("#{:x}", second.fence().get())));
+    let second_fence = second.fence().get();
     second.release().await.unwrap();
     until("released everywhere", secs(10), || fleet.count("lock:x") == 0).await;
-    for node in &fleet.nodes {
-        let left = node.command(&["PTTL", "{lock:x}:fence"]).unwrap().int().unwrap();
-        assert!(
-            left > 70_000,
-            "a fence that ends in {left} ms is forgotten before a node that forgot votes again"
-        );
+    // A node forgets a fence when no lease of before it can be left, and not before.
+    let old = |seconds: u64| fence.get() - seconds * 1_000_000;
+    fleet.set_fence(0, "young", old(80));
+    fleet.set_fence(0, "old", old(90));
+    let other = locks.mutex("other").lock().await.unwrap();
+    until("on every node", secs(10), || fleet.count("lock:other") == 5).await;
+    assert_eq!((fleet.fence(0, "young"), fleet.fence(0, "old")), (Some(old(80)), None));
+    other.release().await.unwrap();
+    for place in 0..5 {
+        assert_eq!(fleet.fence(place, "x"), Some(second_fence + 1), "after the release");
     }
     // Far ahead of all clocks there is nothing that a majority can accept.
-    for node in &fleet.nodes[..3] {
-        node.command(&["SET", "{lock:x}:fence", &format!("{:x}", ahead + 3_600_000_000), "PX", "100000"])
-            .unwrap();
-    }
+    (0..3).for_each(|place| fleet.set_fence(place, "x", ahead + 3_600_000_000));
     let error = locks.mutex("x").try_lock().await.unwrap_err();
     assert!(
         matches!(&error, Error::Quorum { nodes, .. } if nodes.iter().any(|node| node.said == NodeSaid::Fenced)),
@@ -258,14 +256,14 @@ async fn b5_a_request_that_arrives_after_its_release_takes_nothing() {
     until("released everywhere", secs(10), || fleet.count("lock:warm") == 0).await;
     proxy.set(Toward::Server, Flow::Hold);
     let lease = locks.mutex("x").lock().await.unwrap();
-    // EVALSHA digest 2 BORN key, and eleven arguments, of which the first is of that node alone.
-    let mut acquire = executed(first, 16);
+    // EVALSHA digest 2 MEMORY key, and twelve arguments, of which the first is of that node alone.
+    let mut acquire = executed(first, 17);
     assert!(acquire[4] == "lock:x" && acquire[5] == run_id(first), "{acquire:?}");
     acquire[5] = run_id(late);
     proxy.cut(Cut::Reset).unwrap();
     proxy.heal().unwrap();
     lease.release().await.unwrap();
-    let has_heard = || late.command(&["EXISTS", "{lock:x}:fence"]).unwrap().int() == Some(1);
+    let has_heard = || fleet.fence(2, "x").is_some();
     until("the late one has heard of the release", secs(20), has_heard).await;
     assert_eq!(fleet.count("lock:x"), 0);
     let reply = late.command(&acquire).unwrap();
@@ -286,8 +284,8 @@ async fn b7_a_lease_is_put_back_on_a_node_that_has_come_back_empty() {
     until("put back", secs(20), || fleet.count("lock:x") == 5).await;
     assert!(lease.is_valid(), "{:?}", lease.loss());
     assert_eq!(fleet.values("lock:x")[2], value);
-    // EVALSHA digest 2 BORN key, and seven arguments: a repair that comes after the release puts nothing back.
-    let mut repair = executed(&fleet.nodes[2], 12);
+    // EVALSHA digest 2 MEMORY key, and nine arguments: a repair that comes after the release puts nothing back.
+    let mut repair = executed(&fleet.nodes[2], 14);
     lease.release().await.unwrap();
     until("released everywhere", secs(10), || fleet.count("lock:x") == 0).await;
     *repair.last_mut().unwrap() = i64::MAX.to_string();

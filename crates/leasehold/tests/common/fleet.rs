@@ -11,6 +11,9 @@ use super::wall::WallClock;
 /// What most tests say: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
 pub(crate) const CALM: &str = "quarantine=off&timeout=1000";
 
+/// What a node must not forget.
+const MEMORY: &str = "{lock:}:memory";
+
 pub(crate) struct Fleet {
     pub(crate) nodes: Vec<Server>,
     pub(crate) proxies: Vec<Proxy>,
@@ -56,6 +59,26 @@ impl Fleet {
             .collect()
     }
 
+    /// The fence of a name that a node remembers.
+    pub(crate) fn fence(&self, place: usize, name: &str) -> Option<u64> {
+        match self.nodes[place].command(&["ZSCORE", MEMORY, &format!("lock:{name}")]).unwrap() {
+            Reply::Nil => None,
+            reply => Some(reply.text().unwrap().parse().unwrap()),
+        }
+    }
+
+    /// Has a node remember a fence.
+    pub(crate) fn set_fence(&self, place: usize, name: &str, fence: u64) {
+        let key = format!("lock:{name}");
+        self.nodes[place].command(&["ZADD", MEMORY, &fence.to_string(), &key]).unwrap();
+    }
+
+    /// Whether a node knows since when it has forgotten nothing.
+    pub(crate) fn is_born(&self, place: usize) -> bool {
+        let born = self.nodes[place].command(&["ZCOUNT", MEMORY, "-inf", "(0"]).unwrap();
+        born.int() == Some(1)
+    }
+
     /// On how many nodes something stands in a key.
     pub(crate) fn count(&self, key: &str) -> usize {
         self.values(key).iter().flatten().count()
@@ -76,6 +99,11 @@ pub(crate) fn is_child() -> bool {
     WallClock::mine().is_some()
 }
 
+/// The same without a look at what comes of it: for a node that does not run, and comes up like that.
+pub(crate) fn come_up_with_clock(node: &Server, ahead_s: i64) {
+    std::fs::write(node.folder().join("data").join(OFFSET), ahead_s.to_string()).unwrap();
+}
+
 /// Sets a node's clock so many seconds ahead of ours, for one who [is a child](as_child).
 pub(crate) fn set_clock(node: &Server, ahead_s: i64) {
     let time = || match node.command(&["TIME"]).unwrap() {
@@ -84,7 +112,7 @@ pub(crate) fn set_clock(node: &Server, ahead_s: i64) {
     };
     let ours =
         || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
-    std::fs::write(node.folder().join("data").join(OFFSET), ahead_s.to_string()).unwrap();
+    come_up_with_clock(node, ahead_s);
     let off = time() - ours();
     assert!((off - ahead_s).abs() <= 1, "its clock is {off} s ahead, and not {ahead_s}");
     println!("clocks were moved");

@@ -61,7 +61,7 @@ impl Fleet {
                 due.push(self.due(ticket, name, *ttl));
             }
         }
-        let mut args = vec![self.settings.fence_outlives().as_millis().to_string()];
+        let mut args = Vec::new();
         for Due { ticket, ttl, .. } in &due {
             args.extend([
                 ticket.token.expose().to_owned(),
@@ -70,7 +70,7 @@ impl Fleet {
             ]);
         }
         let keys = due.iter().map(|due| self.key(&due.name)).collect();
-        let mut renewed = self.prove(due, Request { script: &script::RENEW, keys, args }).await.into_iter();
+        let mut renewed = self.prove(due, self.request(&script::RENEW, keys, args)).await.into_iter();
         let lost = || Err(crate::error::Error::Closed);
         refused
             .into_iter()
@@ -81,13 +81,8 @@ impl Fleet {
     pub(super) async fn detach(self: &Arc<Self>, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
         let name = only(ticket)?.clone();
         self.settings.check(ttl)?;
-        let args = vec![
-            self.settings.fence_outlives().as_millis().to_string(),
-            ticket.token.expose().to_owned(),
-            fence_text(ticket.fence),
-            ttl.as_ms().to_string(),
-        ];
-        let request = Request { script: &script::DETACH, keys: vec![self.key(&name)], args };
+        let args = vec![ticket.token.expose().to_owned(), fence_text(ticket.fence), ttl.as_ms().to_string()];
+        let request = self.request(&script::DETACH, vec![self.key(&name)], args);
         let renewed = self.prove(vec![self.due(ticket, name, ttl)], request).await;
         renewed.into_iter().next().unwrap_or(Err(crate::error::Error::Closed))
     }
@@ -247,14 +242,13 @@ impl Fleet {
                 return;
             }
             let args = vec![
-                self.settings.fence_outlives().as_millis().to_string(),
                 due.ticket.token.expose().to_owned(),
                 format!("{fence:x}"),
                 due.ttl.as_ms().to_string(),
                 if detached { "!" } else { "" }.to_owned(),
                 node_us.saturating_add(patience).to_string(),
             ];
-            let request = Request { script: &script::REPAIR, keys: vec![self.key(&due.name)], args };
+            let request = self.request(&script::REPAIR, vec![self.key(&due.name)], args);
             tracing::debug!(name = %due.name, node = self.nodes[place].name, "putting a lease back on a node");
             // Its answer changes nothing: the node is asked again with the next renewal.
             let _ = round::ask([(place, &self.nodes[place])], request, self.clock.now());

@@ -45,7 +45,7 @@ impl Fleet {
         let mut found = Vec::new();
         for part in names.chunks(NAMES_MAX) {
             let keys = part.iter().map(|name| self.key(name)).collect();
-            let request = Request { script: &script::INSPECT, keys, args: Vec::new() };
+            let request = self.request(&script::INSPECT, keys, Vec::new());
             let answers = self.ask_most("answered", request).await?;
             for (at, name) in part.iter().enumerate() {
                 let views: Vec<View<'_>> =
@@ -130,9 +130,8 @@ impl Fleet {
     }
 
     pub(super) async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let fence = format!("{:x}", self.next_fence(0));
-        let args = vec![self.settings.fence_outlives().as_millis().to_string(), fence];
-        let request = Request { script: &script::EVICT, keys: vec![self.key(name)], args };
+        let args = vec![format!("{:x}", self.next_fence(0))];
+        let request = self.request(&script::EVICT, vec![self.key(name)], args);
         let answers = self.ask_most("evicted it", request).await?;
         if answers.iter().filter(|heard| heard.values.len() > 1).count() >= self.quorum() {
             return Err(self.no_lock(name));
@@ -146,7 +145,7 @@ impl Fleet {
 
     pub(super) async fn adopt(self: &Arc<Self>, name: &Name, ttl: Ttl) -> Result<Adopted> {
         let args = vec![ttl.as_ms().to_string()];
-        let request = Request { script: &script::ADOPT, keys: vec![self.key(name)], args };
+        let request = self.request(&script::ADOPT, vec![self.key(name)], args);
         let answers = self.ask_most("adopted it", request).await?;
         let adopted = |heard: &Heard| {
             use crate::store::redis::reply::Reply;

@@ -18,6 +18,7 @@ mod take;
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +28,7 @@ use tokio::task::AbortHandle;
 use super::redis::address::{Address, EXPOSED, is_exposed};
 use super::redis::link::{Link, Listener, Maker};
 use super::redis::reply::{fence_read, text};
+use super::redis::script::Script;
 use super::{Capabilities, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
@@ -43,7 +45,7 @@ use crate::ttl::Ttl;
 use calls::Calls;
 pub(crate) use doctor::examine;
 use ledger::Ledger;
-use node::Node;
+use node::{Node, Request};
 use round::Place;
 pub use settings::Builder;
 use settings::Settings;
@@ -95,7 +97,7 @@ impl Quorum {
     /// | `quorum` | more than half | how many nodes have to agree |
     /// | `max_ttl` | `60000` | the longest TTL of any client of these nodes, in ms |
     /// | `skew` | `5000` | how far the nodes' clocks may be apart, in ms |
-    /// | `quarantine` | `max_ttl` + 2 × `skew` | for how long a node that forgot has no vote, in ms; or `off` |
+    /// | `quarantine` | `max_ttl` + 2 × `skew` | for how long a node that forgot has no vote, in ms (more than 4 × `skew`); or `off` |
     /// | `ca`, `cert`, `key` | | with TLS: files, as for one Redis |
     ///
     /// # Errors
@@ -147,7 +149,7 @@ impl Quorum {
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let calls: Arc<Calls> = Arc::default();
-        let born = format!("{{{}}}:born", settings.prefix);
+        let memory = format!("{{{}}}:memory", settings.prefix);
         let nodes: Vec<Arc<Node>> = nodes
             .into_iter()
             .enumerate()
@@ -157,27 +159,33 @@ impl Quorum {
                 let (timeout, connect) = (settings.timeout, settings.timeout.max(CONNECT_TIMEOUT));
                 let maker = Maker::new(address, channel.clone(), listener, clock.clone(), timeout)
                     .node(format!("the node {name}"), connect);
-                Arc::new(Node::new(name, born.clone(), Link::start(maker), clock.clone(), timeout))
+                Arc::new(Node::new(name, memory.clone(), Link::start(maker), clock.clone(), timeout))
             })
             .collect();
         let patience = clock.now().plus(2 * settings.timeout.max(CONNECT_TIMEOUT));
-        let said = loop {
-            let said = greeted(&nodes, &clock, patience).await;
-            let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
-            if reached >= settings.quorum || clock.now() >= patience {
-                break said;
-            }
-            clock.sleep_until(clock.now().plus(PAUSE)).await;
-        };
         let (ledger, events, highest) = (Ledger::default(), Mutex::default(), AtomicU64::new(0));
         let fleet = Arc::new(Fleet { nodes, settings, clock, channel, ledger, calls, events, highest });
-        let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
-        if reached < fleet.settings.quorum {
-            return Err(fleet.short("reached", reached, said));
+        loop {
+            let said = fleet.greet_all(patience).await;
+            let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
+            if reached >= fleet.quorum() {
+                break;
+            }
+            if fleet.clock.now() >= patience {
+                return Err(fleet.short("reached", reached, said));
+            }
+            fleet.clock.sleep_until(fleet.clock.now().plus(PAUSE)).await;
+        }
+        // Whoever is new to them knows now what time it is, and they may be counted as new from this moment on.
+        if fleet.nodes.iter().any(|node| node.session().is_ok() && node.age().is_zero()) {
+            fleet.greet_all(patience).await;
         }
         fleet.warn_of_quarantine();
-        let tenders =
-            fleet.nodes.iter().map(|node| tokio::spawn(node.clone().tend()).abort_handle()).collect();
+        let tenders = fleet
+            .nodes
+            .iter()
+            .map(|node| tokio::spawn(node.clone().tend(fleet.clone())).abort_handle())
+            .collect();
         Ok(Quorum { fleet, tenders })
     }
 }
@@ -215,17 +223,70 @@ impl Fleet {
         Error::Quorum { what, needed: self.quorum(), agreed, nodes }
     }
 
-    /// What the clocks of most nodes say now, in µs: one that is far off does not count.
-    fn time_us(&self) -> Option<u64> {
+    /// What the clocks of most nodes say now, in µs, where at least so many are known: one that is far off does not count.
+    fn time_us(&self, known: usize) -> Option<u64> {
         let now = self.clock.now();
         let mut times: Vec<u64> = self.nodes.iter().filter_map(|node| node.node_us(now)).collect();
         times.sort_unstable();
-        times.get(times.len().checked_sub(1)? / 2).copied()
+        let middle = times.len().checked_sub(1)? / 2;
+        (times.len() >= known).then(|| times[middle])
+    }
+
+    /// What is asked now, with the time as a majority of nodes have it, so that a node may go by it.
+    fn request(&self, script: &'static LazyLock<Script>, keys: Vec<String>, args: Vec<String>) -> Request {
+        let time = self.time_us(self.quorum()).map_or_else(String::new, |time| time.to_string());
+        self.request_at(time, script, keys, args)
+    }
+
+    /// What may be asked later, too.
+    fn request_at_any_time(
+        &self,
+        script: &'static LazyLock<Script>,
+        keys: Vec<String>,
+        args: Vec<String>,
+    ) -> Request {
+        self.request_at(String::new(), script, keys, args)
+    }
+
+    fn request_at(
+        &self,
+        time: String,
+        script: &'static LazyLock<Script>,
+        keys: Vec<String>,
+        args: Vec<String>,
+    ) -> Request {
+        let Settings { skew, .. } = self.settings;
+        let remembered = self.settings.remembered();
+        let rules = [time, skew.as_micros().to_string(), remembered.as_micros().to_string()];
+        Request { script, keys, args: rules.into_iter().chain(args).collect() }
+    }
+
+    fn greeting(&self) -> Request {
+        self.request(&script::GREET, Vec::new(), Vec::new())
+    }
+
+    /// Greets each of them once it is known whether it can be reached, and says what came of it.
+    async fn greet_all(&self, patience: Deadline) -> Vec<NodeSaid> {
+        let greetings = self.nodes.iter().map(|node| async {
+            tokio::select! {
+                biased;
+                () = node.tried() => {}
+                () = self.clock.sleep_until(patience) => {}
+            }
+            match node.session() {
+                Ok(session) => {
+                    let answer = node.ask(&session, &self.greeting(), self.clock.now()).await;
+                    answer.err().unwrap_or(NodeSaid::Agreed)
+                }
+                Err(said) => said,
+            }
+        });
+        futures_util::future::join_all(greetings.collect::<Vec<_>>()).await
     }
 
     /// A fence above those this client knows of, if that is near the time: else another name's would shut this one out.
     fn next_fence(&self, least: u64) -> u64 {
-        let time = self.time_us().unwrap_or(1);
+        let time = self.time_us(1).unwrap_or(1);
         let near = time.saturating_add(u64::try_from(self.settings.skew.as_micros() / 2).unwrap_or(0));
         let above = self.highest.load(Ordering::Relaxed).saturating_add(1);
         let fence = time.max(least).max(if above <= near { above } else { 0 });
@@ -239,7 +300,7 @@ impl Fleet {
 
     /// When nothing of a request that is sent now can be left.
     fn gone_by(&self, now: Deadline, ttl: Ttl) -> Deadline {
-        now.plus(ttl.as_duration() + self.settings.fence_outlives())
+        now.plus(ttl.as_duration() + self.settings.remembered())
     }
 
     fn warn_of_quarantine(&self) {
@@ -251,22 +312,6 @@ impl Fleet {
             }
         }
     }
-}
-
-/// Greets each of them once it is known whether it can be reached, and says what came of it.
-async fn greeted(nodes: &[Arc<Node>], clock: &Clock, patience: Deadline) -> Vec<NodeSaid> {
-    let greetings = nodes.iter().map(|node| async {
-        tokio::select! {
-            biased;
-            () = node.tried() => {}
-            () = clock.sleep_until(patience) => {}
-        }
-        match node.session() {
-            Ok(session) => node.greet(&session).await.err().unwrap_or(NodeSaid::Agreed),
-            Err(said) => said,
-        }
-    });
-    futures_util::future::join_all(greetings.collect::<Vec<_>>()).await
 }
 
 /// A name that somebody waits for is free on a node: `token`, then the highest fence given there, by lines.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::Notify;
 
+use super::Fleet;
 use super::pulse::{Pulse, Reading};
-use super::script;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, NodeSaid};
 use crate::store::redis::link::{Link, Session, explained};
@@ -22,7 +22,7 @@ const OWED_MAX: usize = 10_000;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What a node is asked: a script, its keys, and its arguments behind the run_id.
+/// What a node is asked: a script, its keys behind the node's own, and its arguments behind the run_id.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) script: &'static LazyLock<Script>,
@@ -54,8 +54,8 @@ pub(super) struct Owed {
 pub(super) struct Node {
     /// Where it is, as the URL says, without what is secret.
     pub(super) name: String,
-    /// The key of its birth.
-    born: String,
+    /// The key of all that it must not forget.
+    memory: String,
     link: Link,
     clock: Clock,
     timeout: Duration,
@@ -65,9 +65,9 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(name: String, born: String, link: Link, clock: Clock, timeout: Duration) -> Self {
+    pub(super) fn new(name: String, memory: String, link: Link, clock: Clock, timeout: Duration) -> Self {
         let (pulse, owed, owes) = (Mutex::default(), Mutex::default(), Notify::new());
-        Node { name, born, link, clock, timeout, pulse, owed, owes }
+        Node { name, memory, link, clock, timeout, pulse, owed, owes }
     }
 
     /// Ends when it is known whether it can be reached.
@@ -83,7 +83,7 @@ impl Node {
     /// Asks it over this connection, and no other. It is asked for certain once this has been polled.
     pub(super) async fn ask(&self, session: &Session, request: &Request, sent: Deadline) -> Answer {
         let write = |to: &mut Cmd| {
-            to.arg(request.keys.len() + 1).arg(&self.born).arg(&request.keys);
+            to.arg(request.keys.len() + 1).arg(&self.memory).arg(&request.keys);
             to.arg(&session.run_id).arg(&request.args);
         };
         let value =
@@ -146,7 +146,7 @@ impl Node {
     }
 
     /// Greets it on each new connection, so that a node that forgot is known as such from then on, and gives it what it is owed.
-    pub(super) async fn tend(self: Arc<Self>) {
+    pub(super) async fn tend(self: Arc<Self>, fleet: Arc<Fleet>) {
         let (mut generation, mut pause) = (0, PAUSE_MIN);
         loop {
             tokio::select! {
@@ -154,7 +154,7 @@ impl Node {
                 () = self.link.newer_than(generation) => {
                     let Ok(session) = self.link.ready() else { continue };
                     generation = session.generation;
-                    let _ = self.greet(&session).await;
+                    let _ = self.ask(&session, &fleet.greeting(), self.clock.now()).await;
                 }
                 () = self.owes.notified() => {}
             }
@@ -167,11 +167,6 @@ impl Node {
                 }
             }
         }
-    }
-
-    pub(super) async fn greet(&self, session: &Session) -> Answer {
-        let request = Request { script: &script::GREET, keys: Vec::new(), args: Vec::new() };
-        self.ask(session, &request, self.clock.now()).await
     }
 
     /// Whether nothing is owed any more that could be sent now.

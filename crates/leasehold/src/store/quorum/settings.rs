@@ -44,9 +44,16 @@ impl Settings {
         ttl.as_duration().saturating_sub(drift)
     }
 
-    /// By how much a fence outlives its lease: by more than any node that forgot is kept from voting.
-    pub(super) fn fence_outlives(&self) -> Duration {
-        self.max_ttl.as_duration() + 2 * self.skew + Duration::from_secs(1)
+    /// How long a node remembers a fence: until no lease of before it can be left, and no fence be asked for that is not far
+    /// above it, whatever the clocks said at the time.
+    pub(super) fn remembered(&self) -> Duration {
+        self.max_ttl.as_duration() + 4 * self.skew + Duration::from_secs(1)
+    }
+
+    /// The least time for which a node that forgot has no vote: as long as a lease may last that it forgot, and by its own clock,
+    /// which may be set right by as much as twice the skew in the meantime.
+    fn least_quarantine(&self) -> Duration {
+        self.max_ttl.as_duration().max(2 * self.skew + Duration::from_millis(1)) + 2 * self.skew
     }
 
     pub(super) fn check(&self, ttl: Ttl) -> Result<()> {
@@ -264,7 +271,8 @@ impl Builder {
         })
     }
 
-    /// For how long a node that started anew or was flushed has no vote: `max_ttl` and twice the `skew` by default, and never less.
+    /// For how long a node that started anew or was flushed has no vote: by default, and at least, `max_ttl` and twice the `skew`, and
+    /// more than four times the `skew`.
     pub fn quarantine(mut self, quarantine: Duration) -> Self {
         self.quarantine = Some(quarantine);
         self
@@ -339,13 +347,10 @@ impl Builder {
             let why = format!("of {} nodes at least {majority} have to agree, and at most all", named.len());
             return Err(Error::invalid("quorum", settings.quorum.to_string(), why));
         }
-        let least = settings.max_ttl.as_duration() + 2 * settings.skew;
+        let least = settings.least_quarantine();
         settings.quarantine = match quarantine {
             Some(quarantine) if !quarantine.is_zero() && quarantine < least => {
-                let why = format!(
-                    "it is at least `max_ttl` and twice the `skew`, which is {}, or `off`",
-                    Short(least)
-                );
+                let why = format!("with this `max_ttl` and `skew` it is at least {}, or `off`", Short(least));
                 return Err(Error::invalid("quarantine", Short(quarantine).to_string(), why));
             }
             Some(quarantine) => quarantine,

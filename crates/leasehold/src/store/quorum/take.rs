@@ -204,16 +204,14 @@ impl Fleet {
             claim.ticket.token.expose().to_owned(),
             format!("{fence:x}"),
             claim.ttl.as_ms().to_string(),
-            settings.skew.as_micros().to_string(),
             settings.quarantine.as_millis().to_string(),
-            settings.fence_outlives().as_millis().to_string(),
             if claim.detached { "!" } else { "" }.to_owned(),
             since.map_or_else(String::new, |_| self.channel.clone()),
             since.map_or_else(String::new, |since| format!("{since:x}")),
             // Whoever waits says so again with each look.
             (settings.retry_delay * 10).as_millis().max(2_000).to_string(),
         ];
-        Request { script: &script::ACQUIRE, keys: vec![self.key(name)], args }
+        self.request(&script::ACQUIRE, vec![self.key(name)], args)
     }
 
     fn vote(&self, answer: Answer, fence: u64) -> Vote {
@@ -241,6 +239,7 @@ impl Fleet {
             }),
             // The node's own word of its age is not enough.
             "yes" | "fence" | "clock" => match (self.unless_young(heard.age), word.as_str()) {
+                (Err(_), "clock") => Vote::None(NodeSaid::ClockOff { ahead_us }),
                 (Err(said), _) => Vote::None(said),
                 (Ok(()), "yes") => Vote::Yes { node_us },
                 (Ok(()), "fence") => {
@@ -359,12 +358,11 @@ impl Fleet {
         before: &Sessions,
     ) -> Returned {
         let args = vec![
-            self.settings.fence_outlives().as_millis().to_string(),
             token.expose().to_owned(),
             fence_text(highest.and_then(|highest| Fence::new(highest).ok())),
             if is_over { self.channel.clone() } else { String::new() },
         ];
-        let request = Request { script: &script::RELEASE, keys: vec![self.key(name)], args };
+        let request = self.request_at_any_time(&script::RELEASE, vec![self.key(name)], args);
         let now = self.clock.now();
         let (request, mut asked) = round::ask_after(before, self.everybody(), request, now);
         let until = self.gone_by(now, self.settings.max_ttl);

@@ -1,7 +1,7 @@
 -- An operator's repair: gives an end to a key that has none.
 --
--- KEYS: BORN, the main key
--- ARGV: 1 run_id, 2 ttl (ms)
+-- KEYS: MEMORY, the main key
+-- ARGV: 5 ttl (ms)
 -- Reply: time age, then adopted value | ends value left(ms) | nothing | foreign
 -- Guards: an end that is there is neither moved nor taken away; no key is made.
 
@@ -16,5 +16,5 @@ local left = redis.call('PTTL', key)
 if left >= 0 then
   return { NOW, age, 'ends', value, left }
 end
-redis.call('PEXPIRE', key, ARGV[2])
+redis.call('PEXPIRE', key, ARGV[5])
 return { NOW, age, 'adopted', value }

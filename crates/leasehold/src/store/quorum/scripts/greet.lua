@@ -1,7 +1,7 @@
--- What a client says first on each new connection: from this moment a node that forgot is counted as such.
+-- What a client says first on each new connection, and again when it knows the time: from then on a node that forgot is counted
+-- as such.
 --
--- KEYS: BORN
--- ARGV: 1 run_id
+-- KEYS: MEMORY
 -- Reply: time age
 
 return { NOW, age_ms() }

@@ -1,10 +1,9 @@
 -- Who holds names, and who waits.
 --
--- KEYS: BORN, the main keys
--- ARGV: 1 run_id
+-- KEYS: MEMORY, the main keys
 -- Reply: time age, then for each: {value, left(ms), {waiting token, …}}, with an empty value for nobody and `foreign` behind the
 --        tokens for a key that is no lock
--- Guards: nothing is changed, but for BORN where it is missing.
+-- Guards: nothing is changed, but for the birth of a node that has none.
 
 local replies = { NOW, age_ms() }
 for i = 2, #KEYS do

@@ -4,46 +4,67 @@
 -- State on a node, per name with the main key K:
 --   K            who holds it: a string `token#fence`, with `!` behind it if it outlives its client. Other libraries'
 --                `SET K … NX PX` meets it as a lock like theirs.
---   {K}:fence    the highest fence this node has accepted for the name, or was told of by a release. It outlives every lease.
 --   {K}:next     sorted set of those who wait, `token\nchannel` by arrival: who is told first when the name is free.
 -- Per node:
---   BORN = KEYS[1]  `run_id time`: since when (µs, by this node's clock) it has forgotten nothing. Of another run_id, or not
---                there at all: it may have forgotten everything, and this moment is put in its place (B6).
+--   MEMORY = KEYS[1]  sorted set, of all that a node must not forget, in one key without an end: so whatever takes a part of it
+--                takes all, and the node knows.
+--                K by the highest fence this node has accepted for the name, or was told of by a release (B2);
+--                `\nrun_id` by the time, negative, since when it has forgotten nothing (B6).
+--
+-- ARGV of each: 1 run_id, 2 the time as most nodes have it (µs; empty where that is not known), 3 S: how far this clock may be
+-- from it, and a fence from this clock (µs), 4 how long a fence is remembered (µs); then its own.
 --
 -- Fences are in hex wherever they are text. Each answer begins with this node's time in µs, and its age in ms.
 
-local BORN, RUN_ID = KEYS[1], ARGV[1]
+local MEMORY, RUN_ID, MOST, S = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000000 + TIME[2]
+-- What is forgotten by this clock, or dated, is so only while most others confirm it: one that leaps and returns changes nothing.
+local AGREES = MOST and math.abs(MOST - NOW) <= S
 
 local function hex(n)
   return string.format('%x', n)
 end
 
--- For how long it has forgotten nothing, in ms.
-local function age_ms()
-  local run_id, since = string.match(redis.call('GET', BORN) or '', '^(%S+) (%d+)$')
-  since = tonumber(since)
-  -- A moment that is still far off is one of a clock that was set back since.
-  if run_id ~= RUN_ID or since > NOW + 1000000 then
-    redis.call('SET', BORN, RUN_ID .. ' ' .. string.format('%.0f', NOW))
-    return 0
-  end
-  return math.max(math.floor((NOW - since) / 1000), 0)
+local function decimal(n)
+  return string.format('%.0f', n)
 end
 
-local function fence_of(key)
-  return '{' .. key .. '}:fence'
+-- For how long it has forgotten nothing, in ms.
+local function age_ms()
+  local since = redis.call('ZSCORE', MEMORY, '\n' .. RUN_ID)
+  since = since and -tonumber(since)
+  -- A moment that is still far off is one of a clock that was set back since.
+  if since and since <= NOW + 1000000 then
+    return math.max(math.floor((NOW - since) / 1000), 0)
+  end
+  if AGREES then
+    redis.call('ZREMRANGEBYSCORE', MEMORY, '-inf', '(0')
+    redis.call('ZADD', MEMORY, decimal(-NOW), '\n' .. RUN_ID)
+  end
+  return 0
 end
 
 local function last_of(key)
-  return tonumber(redis.call('GET', fence_of(key)) or '0', 16) or 0
+  return tonumber(redis.call('ZSCORE', MEMORY, key) or 0)
 end
 
--- It never falls, and never ends sooner than it would have.
-local function raise(key, last, number, life_ms)
-  local left = redis.call('PTTL', fence_of(key))
-  redis.call('SET', fence_of(key), hex(math.max(last, number)), 'PX', math.max(left, life_ms))
+-- It never falls.
+local function raise(key, last, number)
+  if last < number then
+    redis.call('ZADD', MEMORY, decimal(number), key)
+  end
+end
+
+-- Forgets some fences of which all that could be asked for is far above them.
+local function forget()
+  if AGREES then
+    local old = decimal(math.min(NOW, MOST) - tonumber(ARGV[4]))
+    local keys = redis.call('ZRANGEBYSCORE', MEMORY, 0, old, 'LIMIT', 0, 16)
+    if #keys > 0 then
+      redis.call('ZREM', MEMORY, unpack(keys))
+    end
+  end
 end
 
 -- What holds the name; nil for nobody, false for a key that is no lock.

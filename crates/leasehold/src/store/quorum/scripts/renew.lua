@@ -1,21 +1,19 @@
 -- Renewals of one client, each of one name.
 --
--- KEYS: BORN, the main key of each
--- ARGV: 1 run_id, 2 by how much a fence outlives its lease (ms); then for each: token, fence (empty for one who knows the token
---       only), ttl (ms)
+-- KEYS: MEMORY, the main key of each
+-- ARGV: from 5 on for each: token, fence (empty for one who knows the token only), ttl (ms)
 -- Reply: time age, then for each: its fence, with `!` behind it if it outlives its client | 0 nothing is there, and nothing
 --        newer was | 1 nothing is there, and something newer was | 2 somebody else's | 3 no lock
 -- Guards: nothing is made again that has gone; no end is ever set back.
 
 local replies = { NOW, age_ms() }
 for i = 2, #KEYS do
-  local key, token, wanted, ttl_ms = KEYS[i], ARGV[3 * i - 3], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1])
+  local key, token, wanted, ttl_ms = KEYS[i], ARGV[3 * i - 1], ARGV[3 * i], tonumber(ARGV[3 * i + 1])
   local value = held(key)
   local fence, rest = own(value, token)
   local reply
   if fence and (wanted == '' or hex(fence) == wanted) then
     extend(key, ttl_ms)
-    raise(key, last_of(key), fence, ttl_ms + tonumber(ARGV[2]))
     reply = hex(fence) .. rest
   elseif value then
     reply = 2
