@@ -50,6 +50,7 @@ async fn found(locks: &Locks, kind: &str) -> String {
         "downgrade, upgrade" => can.conversions,
         "semaphore" => can.permits,
         "latch" => can.cells,
+        "all" => can.several_names || !can.fences_per_name,
         _ => true,
     };
     match tried {

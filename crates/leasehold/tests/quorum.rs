@@ -12,6 +12,7 @@ use common::ms;
 use leasehold::Store;
 use leasehold::store::conformance::Subject;
 use leasehold::store::quorum::Quorum;
+use leasehold_lab::{Authority, Kind, Setup};
 
 struct OnNodes(String);
 
@@ -66,6 +67,36 @@ async fn every_case_that_is_offered_holds() {
     let fleet = Fleet::start(5);
     let skipped = every_case_it_can_holds(OnNodes(fleet.url(CALM))).await;
     assert_eq!(skipped, NOT_OFFERED);
+}
+
+/// The least a user needs, as the page of the store has it, and all of it over TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_that_is_offered_holds_over_tls_with_the_rights_that_are_documented() {
+    let page = include_str!("../../../docs/stores/redlock.md");
+    let (_, rule) = page.split_once("ACL SETUSER locks on >PASSWORD ").expect("the rule is documented");
+    let rule = rule.split("```").next().unwrap().replace('\\', " ");
+    let rule = rule.split_whitespace().collect::<Vec<_>>().join(" ");
+    let authority = Authority::new().unwrap();
+    let start = || {
+        let tls = authority.server(&["127.0.0.1"]).unwrap();
+        let setup = Setup::new(Kind::Redis).tls(tls).user("locks", &format!("on >c4nary {rule}"));
+        setup.user("default", "off").start().unwrap()
+    };
+    let nodes = [start(), start(), start()];
+    let places = nodes.each_ref().map(|node| format!("locks:c4nary@{}", node.tls_addr().unwrap()));
+    let ca = authority.file();
+    let url = format!("redlocks:{}?{CALM}&ca={}", places.join(","), ca.display());
+    let skipped = every_case_it_can_holds(OnNodes(url.clone())).await;
+    assert_eq!(skipped, NOT_OFFERED);
+    // Whoever may less is told what is missing, by each node, and sees no password.
+    for node in &nodes {
+        node.command(&["ACL", "SETUSER", "locks", "-zadd"]).unwrap();
+    }
+    let locks = leasehold::connect(&url).await.unwrap();
+    let error = locks.mutex("x").try_lock().await.unwrap_err().to_string();
+    assert!(error.contains("zadd") && !error.contains("c4nary"), "{error}");
+    let wrong = leasehold::connect(&url.replace("c4nary", "w4nary")).await.map(drop).unwrap_err().to_string();
+    assert!(wrong.contains("password") && !wrong.contains("w4nary"), "{wrong}");
 }
 
 /// Two of five are not there from the beginning.

@@ -105,7 +105,8 @@ async fn client(number: u64, locks: Locks, run: &Run) {
             continue;
         };
         let granted = Instant::now();
-        let valid = hold(&lease, &run.resources[name as usize], dice.below(400) == 0, run.has_clocks).await;
+        let is_long = dice.below(if run.has_clocks { 20 } else { 400 }) == 0;
+        let valid = hold(&lease, &run.resources[name as usize], is_long, run.has_clocks).await;
         let fence = lease.fence().get();
         run.history.0.lock().unwrap().entry(name).or_default().push(Record { asked, granted, valid, fence });
         run.count.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +140,14 @@ fn disturb(fleet: &Fleet, wanted: u64, run: &Run) -> BTreeMap<&'static str, u64>
             _ => "stop",
         };
         match what {
-            "clock" => set_clock(node, dice.below(5) as i64 - 2),
+            // One, or so many that a second holder is possible by time.
+            "clock" => {
+                let (first, count) = (dice.below(5) as usize, if dice.below(2) == 0 { 1 } else { 3 });
+                let ahead_s = dice.below(5) as i64 - 2;
+                for place in (first..first + count).map(|place| place % 5) {
+                    set_clock(&fleet.nodes[place], ahead_s);
+                }
+            }
             "kill" | "restart" => {
                 if what == "kill" {
                     node.kill().unwrap();
@@ -251,6 +259,10 @@ fn chaos(parameters: &str, has_clocks: bool, wanted: u64, faults_wanted: u64) {
         since.elapsed(),
     );
     assert!(has_clocks || overlaps == 0, "two leases were valid at once");
+    assert!(
+        !has_clocks || !is_whole || refused > 0,
+        "no stale fence was ever tried: what refuses them was not put to the test"
+    );
     let patience = Instant::now() + TTL + secs(10);
     while fleet.nodes.iter().map(left).sum::<usize>() > 0 {
         assert!(Instant::now() < patience, "something was left behind");

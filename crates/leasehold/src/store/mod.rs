@@ -149,8 +149,10 @@ pub struct Capabilities {
     /// `Share::Permits`.
     pub permits: bool,
     /// Claims over several names, all or none, in one step. Where a store cannot, its client takes them one by one, in the
-    /// order of the names.
+    /// order of the names, unless `fences_per_name`.
     pub several_names: bool,
+    /// Each name has fences of its own: one that is above all of one name need not be above those of another.
+    pub fences_per_name: bool,
     /// `convert`.
     pub conversions: bool,
     /// A release wakes the next waiter; it does not wait for a poll.
@@ -176,6 +178,7 @@ impl Capabilities {
             shared: false,
             permits: false,
             several_names: false,
+            fences_per_name: false,
             conversions: false,
             pushed: false,
             cells: false,

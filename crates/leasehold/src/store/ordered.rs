@@ -37,9 +37,10 @@ struct Taken {
 }
 
 impl Ordered {
-    /// The store as it is, where it takes several names in one step.
+    /// The store as it is, where it takes several names in one step; or where no fence would do for all of them, and it refuses.
     pub(crate) fn over(store: Arc<dyn Store>) -> Arc<dyn Store> {
-        match store.capabilities().several_names {
+        let can = store.capabilities();
+        match can.several_names || can.fences_per_name {
             true => store,
             false => Arc::new(Ordered { inner: store }),
         }
@@ -65,8 +66,8 @@ impl Ordered {
                     return other;
                 }
             };
-            // Of fences that are one sequence for all names, the last one given is above any that was given before for
-            // any of these names.
+            // Fences are one sequence for all names: the last one given is above any that was given before for any of these,
+            // and below any that will be.
             fence = fence.max(Some(grant.fence));
             taken.push(Taken { ticket: asked.ticket, valid_until: grant.valid_until });
         }

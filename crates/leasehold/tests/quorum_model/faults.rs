@@ -125,6 +125,15 @@ fn b2_a_fence_that_a_leap_of_the_clock_can_expire_is_given_twice() {
     breaks_without(&[Rule::FenceStays], DISTINCT, Setup { ticks: 0, ..setup });
 }
 
+/// A client with a fast clock takes a fence; a node's clock goes ahead by less than most clocks would contradict.
+#[test]
+fn b2_a_fence_that_is_forgotten_too_soon_is_given_twice() {
+    let setup = Setup { leaps: 2, offsets: &[0, 2], any_expiry: true, leads: &[-1, 1], ..BARE };
+    let setup = Setup { ttls: &[1, 1], ticks: 2, ..setup };
+    let (good, bad) = (Setup { remembered: 5, ..setup }, Setup { remembered: 0, ..setup });
+    breaks("a fence forgotten after 0", DISTINCT, good, bad);
+}
+
 /// Not for long-lived clients' convenience: the node's clock may leap over the rest of its quarantine.
 #[test]
 fn b6_a_holder_that_trusts_the_nodes_clock_renews_past_the_next() {

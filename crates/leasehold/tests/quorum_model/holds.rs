@@ -82,6 +82,20 @@ fn clocks_leap_there_and_back_under_two_clients_that_renew_and_repair() {
 }
 
 #[test]
+fn nodes_forget_fences_that_are_old() {
+    let setup = Setup { any_expiry: true, leaps: 2, offsets: &[0, 2], leads: &[-1, 1], ..BARE };
+    let setup = Setup { ttls: &[1, 1], remembered: 3, ticks: 6, ..setup };
+    holds("leaps, 2 × 3, fences forgotten, claims", setup, 6_000_000);
+}
+
+#[test]
+fn nodes_forget_fences_that_are_old_under_two_clients_that_renew_and_repair() {
+    let setup = Setup { any_expiry: true, forgets: 0, leads: &[0, 1], ..KEPT };
+    let setup = Setup { ttls: &[1, 1], remembered: 3, ticks: 6, ..setup };
+    holds("any expiry, 2 × 3, fences forgotten, renewal, repair", setup, 6_000_000);
+}
+
+#[test]
 fn clocks_leap_under_three_clients() {
     let setup = Setup { any_expiry: true, leaps: 2, offsets: &[0, -6, 6], leads: &[0, 1], ticks: 2, ..THREE };
     holds("leaps, 3 × 3, claims", setup, 4_000_000);

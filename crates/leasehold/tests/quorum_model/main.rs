@@ -20,7 +20,7 @@
 //! - **The second round** may come at any time, not only where B4 sees a chance: B4 saves messages.
 //! - **A restart and a flush** are one step: both forget everything, and B6 makes both begin a quarantine. A snapshot from before a restart is not modelled.
 //! - **Clock faults** of a node come in two forms: keys of locks go at any time, early or late (a leap and return between two messages); or the clock
-//!   leaps, stays there, and may leap again, which moves windows, quarantines and the expiry of fences with it. A client's own clock is right, but
+//!   leaps, stays there, and may leap again, which moves windows, quarantines and the forgetting of fences with it. A client's own clock is right, but
 //!   for one test that shows what that is worth. B8 (a holder that notices a leap) ends leases earlier: leaving it out allows more.
 //! - **Symmetry**: see `Hash for State`.
 #![allow(clippy::unwrap_used)]
@@ -37,7 +37,7 @@ mod steps;
 use std::time::Instant;
 
 use common::scaled;
-use state::{Setup, State};
+use state::{NEVER, Setup, State};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use steps::Step;
 
@@ -57,6 +57,7 @@ const BARE: Setup = Setup {
     any_expiry: false,
     leaps: 0,
     offsets: &[],
+    remembered: NEVER,
     without: &[],
 };
 

@@ -186,6 +186,8 @@ pub(crate) struct Setup {
     /// How many leaps of a node's clock there may be, and where to.
     pub(crate) leaps: u8,
     pub(crate) offsets: &'static [Tick],
+    /// How long a node remembers a fence; [`NEVER`] where it forgets none. It forgets only while most clocks confirm its own.
+    pub(crate) remembered: Tick,
     pub(crate) without: &'static [Rule],
 }
 

@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::properties;
 use crate::rules::{Renewal, Script};
-use crate::state::{Client, NEVER, NODES, Nodes, Phase, Rule, SERVED, Setup, State, Tick, UNWRITTEN};
+use crate::state::{Client, NEVER, NODES, Node, Nodes, Phase, Rule, SERVED, Setup, State, Tick, UNWRITTEN};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -53,6 +53,10 @@ pub(crate) enum Step {
     Leap {
         node: usize,
         offset: Tick,
+    },
+    /// The node forgets a fence that is old, by its clock and by what a client says of the others'.
+    Outdate {
+        node: usize,
     },
     /// The node drops by itself what has ended by its clock.
     Sweep {
@@ -108,6 +112,7 @@ impl Model for Setup {
                 state.nodes[node].offset = offset;
                 state.leaps -= 1;
             }
+            Step::Outdate { node } => state.nodes[node].last = NEVER,
             Step::Sweep { node } => {
                 let time = state.now + state.nodes[node].offset;
                 state.nodes[node].expire(self, time);
@@ -193,9 +198,21 @@ impl Setup {
         if self.leaps > 0 {
             steps.push(Step::Sweep { node });
         }
+        if self.is_outdated(state, node) {
+            steps.push(Step::Outdate { node });
+        }
         if state.leaps > 0 {
             steps.extend(self.offsets.iter().map(|&offset| Step::Leap { node, offset }));
         }
+    }
+
+    /// Whether a client may come, for another name, by whose word the fence of this one is old: most clocks are at most S from the
+    /// true time, and so this one is at most S from what they say.
+    fn is_outdated(&self, state: &State, node: usize) -> bool {
+        let Node { last, offset, .. } = state.nodes[node];
+        let time = state.now + offset.min(self.s);
+        let is_kept = self.remembered == NEVER || last == NEVER;
+        !is_kept && offset.abs() <= 2 * self.s && last < time - self.remembered
     }
 
     /// Time passes. What makes no difference any more is made equal, so that states that differ only in it are one.

@@ -60,6 +60,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const NO_SHARES: &str = "two majorities need not have a node in common that knows of every permit, so that there could be too \
                          many; use a single store for these";
 
+/// Why there are no claims over several names.
+const NO_SEVERAL: &str = "each name has fences of its own there, and none would do for all; take one after the other, in one order \
+                          everywhere";
+
 /// A majority of independent Redis or Valkey servers.
 ///
 /// It belongs to the runtime it is opened in.
@@ -327,9 +331,7 @@ fn only(ticket: &Ticket) -> Result<&Name> {
     let unsupported = |what, why| Err(Error::Unsupported { store: "redlock", what, why });
     match (ticket.share, ticket.names.only()) {
         (Share::Exclusive, Some(name)) => Ok(name),
-        (Share::Exclusive, None) => {
-            unsupported("several names at once", "a majority for each of them is not a majority for all")
-        }
+        (Share::Exclusive, None) => unsupported("several names at once", NO_SEVERAL),
         (Share::Shared, _) => unsupported("shared locks", NO_SHARES),
         (Share::Permits(_), _) => unsupported("permits", NO_SHARES),
     }
@@ -386,6 +388,7 @@ impl Store for Quorum {
             fenced: true,
             pushed: true,
             outlives_process: true,
+            fences_per_name: true,
             no_shares: Some(NO_SHARES),
             ..Capabilities::none("redlock")
         }
