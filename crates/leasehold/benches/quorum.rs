@@ -1,7 +1,10 @@
-//! `redlock:` over five nodes beside the same on one node (`redis:`), one task: all well, one node killed, one stopped. Prints medians
-//! of interleaved runs, with their spread, and their ratio; absolute figures do not carry over to another machine or day.
+//! `redlock:` over five nodes, one task: beside the same on one node (`redis:`), and beside the library that bears the algorithm's name
+//! (npm's `redlock`, where `cargo xtask test` has installed it) on the same five. All well, one node killed, one stopped. Prints medians
+//! of interleaved runs, with the spread, and their ratios; absolute figures do not carry over to another machine or day.
 #![allow(clippy::unwrap_used)]
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leasehold::Locks;
@@ -22,35 +25,43 @@ fn main() {
     let alone = Server::start(Kind::Redis).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     println!("\n## {name}\n");
-    println!("| nodes | one server, µs | five, µs | ratio | spread of the ratio |\n|---|---|---|---|---|");
+    println!(
+        "| nodes | one server, µs | five, µs | ratio | spread of the ratio | npm `redlock`, µs | five to that |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     runtime.block_on(async {
         let places: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         let url = format!("redlock:{}?quarantine=off", places.join(","));
-        let (five, one) =
-            (leasehold::connect(&url).await.unwrap(), leasehold::connect(&alone.url()).await.unwrap());
-        measure("all well", &one, &five).await;
+        let one = leasehold::connect(&alone.url()).await.unwrap();
+        let five = leasehold::connect(&url).await.unwrap();
+        let mut peer = Peer::start(&nodes);
+        measure("all well", &one, &five, &mut peer).await;
         nodes[0].kill().unwrap();
-        measure("one killed", &one, &five).await;
+        measure("one killed", &one, &five, &mut peer).await;
         nodes[0].restart().unwrap();
         nodes[1].pause().unwrap();
-        measure("one stopped", &one, &five).await;
+        measure("one stopped", &one, &five, &mut peer).await;
         nodes[1].resume().unwrap();
     });
 }
 
-async fn measure(what: &str, one: &Locks, five: &Locks) {
-    let (mut ones, mut fives, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+async fn measure(what: &str, one: &Locks, five: &Locks, peer: &mut Option<Peer>) {
+    let (mut ones, mut fives, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     // What has just changed is found out once, and not by each.
     pairs(five, 20).await;
     for _ in 0..ROUNDS {
-        let (of_one, of_five) = (pairs(one, PAIRS).await, pairs(five, PAIRS).await);
-        ratios.push(of_five / of_one);
-        ones.push(of_one);
-        fives.push(of_five);
+        ones.push(pairs(one, PAIRS).await);
+        fives.push(pairs(five, PAIRS).await);
+        theirs.extend(peer.as_mut().map(|peer| peer.pairs(PAIRS)));
     }
+    let ratios: Vec<f64> = fives.iter().zip(&ones).map(|(five, one)| five / one).collect();
     let (least, most) = ratios.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
+    let beside = match theirs.as_slice() {
+        [] => "not installed | ".to_owned(),
+        _ => format!("{:.0} | {:.2}", median(&theirs), median(&fives) / median(&theirs)),
+    };
     println!(
-        "| {what} | {:.0} | {:.0} | {:.2} | {least:.2} to {most:.2} |",
+        "| {what} | {:.0} | {:.0} | {:.2} | {least:.2} to {most:.2} | {beside} |",
         median(&ones),
         median(&fives),
         median(&ratios)
@@ -75,4 +86,63 @@ fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
+}
+
+/// The other library, in a process of its own: it is told how many pairs, and says what one took.
+struct Peer {
+    process: Child,
+    told: ChildStdin,
+    says: BufReader<ChildStdout>,
+}
+
+const NODE: &str = "
+const [, , modules, ports] = process.argv;
+const Redis = require(modules + '/ioredis');
+const { default: Redlock } = require(modules + '/redlock');
+const clients = ports.split(',').map((port) => new Redis(Number(port)));
+clients.forEach((client) => client.on('error', () => {}));
+const redlock = new Redlock(clients, { retryCount: 0 });
+redlock.on('error', () => {});
+const lines = require('readline').createInterface({ input: process.stdin });
+(async () => {
+  for await (const count of lines) {
+    const start = process.hrtime.bigint();
+    for (let i = 0; i < Number(count); i++) {
+      try {
+        const lock = await redlock.acquire(['peer'], 30000);
+        await lock.release();
+      } catch (error) {}
+    }
+    console.log(Number(process.hrtime.bigint() - start) / 1e3 / Number(count));
+  }
+})();
+";
+
+impl Peer {
+    fn start(nodes: &[Server]) -> Option<Self> {
+        let exe = std::env::current_exe().unwrap();
+        let modules = exe.ancestors().map(|folder| folder.join("tools/company/node/node_modules"));
+        let modules = modules.into_iter().find(|folder| folder.is_dir())?;
+        let ports: Vec<String> = nodes.iter().map(|node| node.addr().port().to_string()).collect();
+        let mut command = Command::new("node");
+        command.args(["-e", NODE, "--", ""]).arg(modules).arg(ports.join(","));
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let (told, says) = (process.stdin.take()?, BufReader::new(process.stdout.take()?));
+        Some(Peer { process, told, says })
+    }
+
+    /// What a pair takes, in µs.
+    fn pairs(&mut self, count: u32) -> f64 {
+        writeln!(self.told, "{count}").unwrap();
+        let mut line = String::new();
+        self.says.read_line(&mut line).unwrap();
+        line.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }

@@ -74,15 +74,16 @@ impl Script<'_> {
         }
     }
 
-    /// Compares the token only (B5).
-    pub(crate) fn release(mut self, raises: bool) {
+    /// Compares the token only (B5). A repair, which may be under way, asks for nothing above its own fence.
+    pub(crate) fn release(mut self, raises: bool, put_back: bool) {
         self.expire();
         if self.node.lock.is_some_and(|lock| lock.token == self.token) {
             self.node.lock = None;
         }
         let possible = self.fence <= self.time + self.setup.s || !self.setup.keeps(Rule::RaiseInWindow);
-        if raises && possible && self.fence >= self.node.last {
-            self.node.last = self.fence + 1;
+        let barred = self.fence + Tick::from(put_back);
+        if raises && possible && self.node.last < barred {
+            self.node.last = barred;
             self.outlive();
         }
     }

@@ -302,7 +302,8 @@ impl Setup {
             }
             Step::Repair { .. } => script.repair(),
             Step::Release { raises, .. } => {
-                script.release(raises);
+                let put_back = at.repairs != Nodes(0);
+                script.release(raises, put_back);
                 at.left.add(node);
             }
             _ => unreachable!("not a message"),

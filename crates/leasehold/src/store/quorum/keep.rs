@@ -230,15 +230,14 @@ impl Fleet {
         let lacks = |(_, found): &(Place, &Option<Found>)| !matches!(found, Some(Found::Held { fence: its, .. }) if *its == fence);
         let missing = due.found.iter().enumerate().filter(lacks).map(|(place, _)| place).collect();
         self.note_spread(&due.ticket.token, &due.name, fence, missing);
-        // Whose release we would not hear of is not put back.
-        let Some(page) = self.ledger.of(&due.ticket.token) else { return };
         let detached =
             due.found.iter().flatten().any(|found| matches!(found, Found::Held { detached: true, .. }));
         let patience = u64::try_from((2 * self.settings.timeout).as_micros()).unwrap_or(0);
         for (place, found) in due.found.iter().enumerate() {
             let Some(Found::Nothing { repairable: true, node_us }) = found else { continue };
             let is_late = self.clock.now() >= sent.plus(self.settings.validity(due.ttl));
-            if page.released || page.highest != fence || is_late {
+            // Whose release we would not hear of is not put back.
+            if is_late || !self.ledger.put_back(&due.ticket.token, fence) {
                 return;
             }
             let args = vec![

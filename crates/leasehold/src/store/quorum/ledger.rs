@@ -31,6 +31,10 @@ pub(super) struct Page {
     pub(super) counted: Deadline,
     /// Whether it was held by no more nodes than it has to be, when last looked.
     pub(super) degraded: bool,
+    /// Whether it stood in line anywhere.
+    pub(super) waited: bool,
+    /// Whether it was put back on a node: that may be under way still.
+    pub(super) put_back: bool,
     /// Whether a release was sent: from then on nothing is put back for it.
     pub(super) released: bool,
     /// When nothing of it can be left.
@@ -38,17 +42,19 @@ pub(super) struct Page {
 }
 
 impl Ledger {
-    /// Takes note of a proposal, before it is sent.
-    pub(super) fn proposed(&self, token: &Token, fence: u64, now: Deadline, until: Deadline) {
+    /// Takes note of a proposal, before it is sent: `waits` if it is to stand in line where the name is taken.
+    pub(super) fn proposed(&self, token: &Token, fence: u64, waits: bool, now: Deadline, until: Deadline) {
         let mut pages = lock(&self.pages);
         if pages.of.len() >= pages.sweep_at.max(SWEEP_AT) {
             pages.of.retain(|_, page| page.until > now);
             pages.sweep_at = pages.of.len() * 2;
         }
-        let new = Page { highest: fence, counted: now, degraded: false, released: false, until };
+        let (degraded, put_back, released) = (false, false, false);
+        let new = Page { highest: fence, counted: now, degraded, waited: waits, put_back, released, until };
         let page = pages.of.entry(token.clone()).or_insert(new);
         page.highest = page.highest.max(fence);
         page.counted = now;
+        page.waited |= waits;
         page.until = page.until.max(until);
     }
 
@@ -68,6 +74,17 @@ impl Ledger {
     pub(super) fn set_degraded(&self, token: &Token, degraded: bool) -> bool {
         match lock(&self.pages).of.get_mut(token) {
             Some(page) if !page.released => std::mem::replace(&mut page.degraded, degraded) != degraded,
+            _ => false,
+        }
+    }
+
+    /// It is about to be put back on a node; false where it is not to be, since it was released or this is not its last fence.
+    pub(super) fn put_back(&self, token: &Token, fence: u64) -> bool {
+        match lock(&self.pages).of.get_mut(token) {
+            Some(page) if !page.released && page.highest == fence => {
+                page.put_back = true;
+                true
+            }
             _ => false,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::ledger::Page;
 use super::node::{Answer, Owed, Request};
 use super::round::{self, Asked, Place, Sessions};
 use super::{Fleet, only, script};
@@ -12,7 +13,7 @@ use crate::claim::{Acquired, Busy, Claim, Grant, Released, Ticket, Wait};
 use crate::error::{Error, NodeSaid, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::redis::reply::{busy, fence_read, fence_text, text};
+use crate::store::redis::reply::{busy, fence_read, text};
 use crate::sync::Arc;
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
@@ -69,8 +70,8 @@ impl Fleet {
         let answer = self.take_or_wait(claim, name, &mut in_line).await;
         if in_line && !matches!(answer, Ok(Acquired::Granted(_))) {
             // Nobody is to be told of what it does not wait for any more.
-            let highest = self.ledger.of(&claim.ticket.token).map(|page| page.highest);
-            self.give_back(&claim.ticket.token, name, highest, true, &Vec::new())
+            let page = self.ledger.of(&claim.ticket.token);
+            self.give_back(&claim.ticket.token, name, page, true, &Vec::new())
                 .settled(self.within_reach())
                 .await;
         }
@@ -161,7 +162,7 @@ impl Fleet {
         let mut over = Sessions::new();
         for _ in 0..ROUNDS_MAX {
             let sent = self.clock.now();
-            self.ledger.proposed(token, fence, sent, self.gone_by(sent, ttl));
+            self.ledger.proposed(token, fence, since.is_some(), sent, self.gone_by(sent, ttl));
             let proposal = self.proposal(claim, name, fence, since);
             let (_, mut asked) = round::ask(self.everybody(), proposal, sent);
             votes = Votes::none(self.nodes.len());
@@ -193,7 +194,8 @@ impl Fleet {
         }
         // Everywhere, also where the answer was no or never came; unless nobody can have anything of it.
         if votes.0.iter().any(|vote| vote.as_ref().is_none_or(Vote::may_be_yes)) {
-            self.give_back(token, name, Some(fence), false, &over).settled(votes.answered()).await;
+            let page = self.ledger.of(token);
+            self.give_back(token, name, page, false, &over).settled(votes.answered()).await;
         }
         Err(self.setback(votes, fence, ttl))
     }
@@ -322,8 +324,8 @@ impl Fleet {
 
     pub(super) async fn release(self: &Arc<Self>, ticket: &Ticket) -> Result<Released> {
         let name = only(ticket)?;
-        let highest = self.ledger.release(&ticket.token).map(|page| page.highest);
-        let mut returned = self.give_back(&ticket.token, name, highest, true, &Vec::new());
+        let page = self.ledger.release(&ticket.token);
+        let mut returned = self.give_back(&ticket.token, name, page, true, &Vec::new());
         let mut said: Vec<Option<NodeSaid>> = self.nodes.iter().map(|_| None).collect();
         let (mut released, mut nothing) = (0, 0);
         while let Some((place, answer)) = returned.0.recv().await {
@@ -353,14 +355,17 @@ impl Fleet {
         self: &Arc<Self>,
         token: &Token,
         name: &Name,
-        highest: Option<u64>,
+        page: Option<Page>,
         is_over: bool,
         before: &Sessions,
     ) -> Returned {
+        let is_in_line = page.is_none_or(|page| page.waited);
+        let barred = page.map(|page| page.highest + u64::from(page.put_back));
         let args = vec![
             token.expose().to_owned(),
-            fence_text(highest.and_then(|highest| Fence::new(highest).ok())),
-            if is_over { self.channel.clone() } else { String::new() },
+            page.map_or_else(String::new, |page| format!("{:x}", page.highest)),
+            barred.map_or_else(String::new, |barred| format!("{barred:x}")),
+            if is_over && is_in_line { self.channel.clone() } else { String::new() },
         ];
         let request = self.request_at_any_time(&script::RELEASE, vec![self.key(name)], args);
         let now = self.clock.now();

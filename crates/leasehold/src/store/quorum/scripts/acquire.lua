@@ -9,7 +9,8 @@
 --         forgotten one (B6).
 
 local key, token, number, ttl_ms = KEYS[2], ARGV[5], tonumber(ARGV[6], 16), tonumber(ARGV[7])
-local age, last, value = age_ms(), last_of(key), held(key)
+local age, last = remembered(key)
+local value = held(key)
 if value == false then
   return { NOW, age, 'foreign' }
 end

@@ -6,7 +6,7 @@
 -- Guards: an end that is there is neither moved nor taken away; no key is made.
 
 local key = KEYS[2]
-local age, value = age_ms(), held(key)
+local age, value = remembered(key), held(key)
 if value == false then
   return { NOW, age, 'foreign' }
 elseif not value then

@@ -6,7 +6,7 @@
 -- Guards: nothing is made again that has gone; the end is set back at most once.
 
 local key, token, wanted, ttl_ms = KEYS[2], ARGV[5], ARGV[6], tonumber(ARGV[7])
-local age, value = age_ms(), held(key)
+local age, value = remembered(key), held(key)
 local fence, rest = own(value, token)
 if fence and (wanted == '' or hex(fence) == wanted) then
   if rest == '!' then

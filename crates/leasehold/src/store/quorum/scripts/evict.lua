@@ -6,7 +6,8 @@
 -- Guards: the next fence is higher than any before, also if nobody held it.
 
 local key = KEYS[2]
-local age, last, value = age_ms(), last_of(key), held(key)
+local age, last = remembered(key)
+local value = held(key)
 if value == false then
   return { NOW, age, '', 'foreign' }
 end

@@ -4,4 +4,4 @@
 -- KEYS: MEMORY
 -- Reply: time age
 
-return { NOW, age_ms() }
+return { NOW, (remembered('')) }

@@ -5,7 +5,7 @@
 --        tokens for a key that is no lock
 -- Guards: nothing is changed, but for the birth of a node that has none.
 
-local replies = { NOW, age_ms() }
+local replies = { NOW, (remembered('')) }
 for i = 2, #KEYS do
   local key = KEYS[i]
   local value = held(key)

@@ -30,23 +30,19 @@ local function decimal(n)
   return string.format('%.0f', n)
 end
 
--- For how long it has forgotten nothing, in ms.
-local function age_ms()
-  local since = redis.call('ZSCORE', MEMORY, '\n' .. RUN_ID)
-  since = since and -tonumber(since)
+-- For how long it has forgotten nothing, in ms; and the highest fence of a name.
+local function remembered(key)
+  local found = redis.call('ZMSCORE', MEMORY, '\n' .. RUN_ID, key)
+  local since, last = found[1] and -tonumber(found[1]), tonumber(found[2] or 0)
   -- A moment that is still far off is one of a clock that was set back since.
   if since and since <= NOW + 1000000 then
-    return math.max(math.floor((NOW - since) / 1000), 0)
+    return math.max(math.floor((NOW - since) / 1000), 0), last
   end
   if AGREES then
     redis.call('ZREMRANGEBYSCORE', MEMORY, '-inf', '(0')
     redis.call('ZADD', MEMORY, decimal(-NOW), '\n' .. RUN_ID)
   end
-  return 0
-end
-
-local function last_of(key)
-  return tonumber(redis.call('ZSCORE', MEMORY, key) or 0)
+  return 0, last
 end
 
 -- It never falls.
@@ -56,11 +52,11 @@ local function raise(key, last, number)
   end
 end
 
--- Forgets some fences of which all that could be asked for is far above them.
+-- Forgets some fences of which all that could be asked for is far above them: many at a time, and not each time.
 local function forget()
-  if AGREES then
+  if AGREES and NOW % 32 == 0 then
     local old = decimal(math.min(NOW, MOST) - tonumber(ARGV[4]))
-    local keys = redis.call('ZRANGEBYSCORE', MEMORY, 0, old, 'LIMIT', 0, 16)
+    local keys = redis.call('ZRANGEBYSCORE', MEMORY, 0, old, 'LIMIT', 0, 512)
     if #keys > 0 then
       redis.call('ZREM', MEMORY, unpack(keys))
     end

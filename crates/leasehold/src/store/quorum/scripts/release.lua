@@ -1,15 +1,17 @@
 -- Gives up what a token holds, or may yet be given by a request that is under way.
 --
 -- KEYS: MEMORY, the main key
--- ARGV: 5 token, 6 the highest fence that was proposed with it (empty where that is not known), 7 its channel if it does not
---       wait any more, or nothing
+-- ARGV: 5 token, 6 the highest fence that was proposed with it (empty where that is not known), 7 what no fence is to be at or
+--       below from now on: that one, or one more where a repair may be under way; 8 its channel if it waited and does not
+--       any more, or nothing
 -- Reply: time age, then 1 (released) | 0 (it held nothing)
 -- Guards: only the token's own vote is touched, and none for a later fence; no request of before is accepted after this (B5). What
 --         this node could not accept by its clock is not raised to: one who asks for a fence far ahead would shut others out.
 
 local key, token = KEYS[2], ARGV[5]
-local upto = tonumber(ARGV[6], 16)
-local age, last, value = age_ms(), last_of(key), held(key)
+local upto, barred = tonumber(ARGV[6], 16), tonumber(ARGV[7], 16)
+local age, last = remembered(key)
+local value = held(key)
 local fence = own(value, token)
 local released = 0
 if fence and (not upto or fence <= upto) then
@@ -17,11 +19,11 @@ if fence and (not upto or fence <= upto) then
   value, released = nil, 1
 end
 if upto and upto <= NOW + S then
-  raise(key, last, upto + 1)
-  last = math.max(last, upto + 1)
+  raise(key, last, barred)
+  last = math.max(last, barred)
 end
-if ARGV[7] ~= '' then
-  redis.call('ZREM', '{' .. key .. '}:next', token .. '\n' .. ARGV[7])
+if ARGV[8] ~= '' then
+  redis.call('ZREM', '{' .. key .. '}:next', token .. '\n' .. ARGV[8])
 end
 if value == nil then
   wake(key, last)

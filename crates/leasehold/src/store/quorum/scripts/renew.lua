@@ -6,7 +6,7 @@
 --        newer was | 1 nothing is there, and something newer was | 2 somebody else's | 3 no lock
 -- Guards: nothing is made again that has gone; no end is ever set back.
 
-local replies = { NOW, age_ms() }
+local replies = { NOW, (remembered('')) }
 for i = 2, #KEYS do
   local key, token, wanted, ttl_ms = KEYS[i], ARGV[3 * i - 1], ARGV[3 * i], tonumber(ARGV[3 * i + 1])
   local value = held(key)
@@ -20,7 +20,8 @@ for i = 2, #KEYS do
   elseif value == false then
     reply = 3
   else
-    reply = (wanted ~= '' and last_of(key) <= tonumber(wanted, 16)) and 0 or 1
+    local _, last = remembered(key)
+    reply = (wanted ~= '' and last <= tonumber(wanted, 16)) and 0 or 1
   end
   replies[i + 1] = reply
 end

@@ -6,7 +6,7 @@
 -- Guards: only where nothing is and nothing newer was, so that no release and no later holder is undone.
 
 local key, number, ttl_ms = KEYS[2], tonumber(ARGV[6], 16), tonumber(ARGV[7])
-local age, last = age_ms(), last_of(key)
+local age, last = remembered(key)
 if NOW > tonumber(ARGV[9]) or held(key) ~= nil or last > number then
   return { NOW, age, 0 }
 end
