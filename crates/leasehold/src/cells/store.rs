@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::clock::Deadline;
 use crate::error::Result;
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::ttl::Ttl;
 
@@ -25,6 +26,10 @@ use crate::ttl::Ttl;
 ///
 /// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, and a repeated [`write`](CellStore::write) may find what
 /// the first one wrote. Whoever repeats has to know.
+///
+/// **Fences.** With the value a store remembers the highest fence it was written under: for as long as there is a value, and
+/// after that for as long as that [`Fenced`](When::Fenced) write said. Also a write on another condition makes a value, and
+/// removes it; only [`Fenced`](When::Fenced) looks at the fence, and [`add`](CellStore::add) has nothing to do with it.
 ///
 /// **Bounded.** Each call ends within the store's own operation time-out, a [`changed`](CellStore::changed) beyond its wait.
 #[async_trait]
@@ -135,26 +140,43 @@ pub enum When {
     Absent,
     /// If the value is this.
     Is(Vec<u8>),
+    /// If nothing was written under a higher fence, as far as is remembered; the same fence may write again. In the same step
+    /// this one is remembered.
+    ///
+    /// A holder may sleep through the end of its lease, and of the value, and wake to write. So a fence is remembered beyond
+    /// the value that was written under it: whoever sleeps for longer than that is not found out.
+    Fenced {
+        /// That of whoever writes.
+        fence: Fence,
+        /// How long it is remembered when there is no value any more.
+        kept_for: Ttl,
+    },
 }
 
 impl When {
-    /// Whether it holds for what is there.
-    pub fn holds(&self, there: Option<&[u8]>) -> bool {
-        match self {
+    /// Whether it holds for what is there, and for the highest fence that is remembered.
+    pub fn judge(&self, there: Option<&[u8]>, seen: Option<Fence>) -> Written {
+        let holds = match self {
             When::Always => true,
             When::Absent => there.is_none(),
             When::Is(value) => there == Some(value),
-        }
+            When::Fenced { fence, .. } => match seen {
+                Some(seen) if seen > *fence => return Written::Stale(seen),
+                _ => true,
+            },
+        };
+        if holds { Written::Written } else { Written::Not }
     }
 }
 
 impl fmt::Debug for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            When::Always => "Always",
-            When::Absent => "Absent",
-            When::Is(_) => "Is(…)",
-        })
+        match self {
+            When::Always => f.write_str("Always"),
+            When::Absent => f.write_str("Absent"),
+            When::Is(_) => f.write_str("Is(…)"),
+            When::Fenced { fence, .. } => write!(f, "Fenced({fence})"),
+        }
     }
 }
 
@@ -176,4 +198,6 @@ pub enum Written {
     Written,
     /// The condition did not hold, and nothing changed.
     Not,
+    /// Something was written under this fence, which is higher; nothing changed.
+    Stale(Fence),
 }

@@ -26,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// For how long a watch is kept that is not shown again.
 const WATCHED_FOR: Duration = Duration::from_secs(30);
 
+/// A fence as text has always as many digits, so that scripts can compare it: their numbers have 53 bits.
+const FENCE_DIGITS: usize = 19;
+
 pub(super) struct Cells {
     link: Arc<Link>,
     clock: Clock,
@@ -42,7 +45,8 @@ impl Cells {
     async fn run(&self, script: &Script, key: &Key, args: &[&[u8]]) -> Result<Value> {
         let session = self.link.session().await?;
         let write = |to: &mut Cmd| {
-            to.arg(2).arg(key.to_string()).arg(format!("{{{key}}}:watch")).arg(args);
+            to.arg(3).arg(key.to_string());
+            to.arg(format!("{{{key}}}:watch")).arg(format!("{{{key}}}:fence")).arg(args);
         };
         self.link.run(&session, script, write).await.map_err(explained)
     }
@@ -70,10 +74,17 @@ impl CellStore for Cells {
     }
 
     async fn write(&self, key: &Key, write: &Write) -> Result<Written> {
+        let (fence, kept_ms) = match &write.when {
+            When::Fenced { fence, kept_for } => {
+                (format!("{:0FENCE_DIGITS$}", fence.get()), kept_for.as_ms().to_string())
+            }
+            _ => Default::default(),
+        };
         let (when, is): (&str, &[u8]) = match &write.when {
             When::Always => ("always", b""),
             When::Absent => ("absent", b""),
             When::Is(value) => ("is", value),
+            When::Fenced { .. } => ("fenced", fence.as_bytes()),
         };
         let (what, value): (&str, &[u8]) = match &write.value {
             Some(value) => ("set", value),
@@ -81,10 +92,14 @@ impl CellStore for Cells {
         };
         let (ttl, told) = (ms(write.ttl), format!("{CHANGED}{key}"));
         let args = [when.as_bytes(), is, what.as_bytes(), value, ttl.as_bytes(), told.as_bytes()];
+        let args = [&args[..], &[kept_ms.as_bytes()]].concat();
         match self.run(&CELL_WRITE, key, &args).await? {
             Value::Int(1) => Ok(Written::Written),
             Value::Int(0) => Ok(Written::Not),
-            _ => Err(odd()),
+            newer => match text(&newer).parse() {
+                Ok(fence) => Ok(Written::Stale(fence)),
+                Err(_) => Err(odd()),
+            },
         }
     }
 
