@@ -56,7 +56,8 @@ async fn every_case_holds_on_valkey() {
 }
 
 /// A line, a hand-over, shares, several names, values: what the store says that it cannot do.
-const NEED_SCRIPTS: [&str; 32] = [
+const NEED_SCRIPTS: [&str; 34] = [
+    "a_change_is_of_what_was_looked_at_or_none",
     "a_condition_that_does_not_hold_changes_nothing",
     "a_dead_waiter_is_passed_over",
     "a_detached_share_is_taken_up_by_one_who_does_not_know_it",
@@ -87,6 +88,7 @@ const NEED_SCRIPTS: [&str; 32] = [
     "several_names_are_taken_all_or_none",
     "waiters_are_served_in_order_of_arrival",
     "what_is_added_by_many_adds_up",
+    "what_many_change_by_looking_adds_up",
     "when_the_head_leaves_the_next_moves_up",
     "whoever_watches_a_value_hears_of_its_changes",
 ];

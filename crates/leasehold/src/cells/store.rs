@@ -44,10 +44,77 @@ pub trait CellStore: Send + Sync + fmt::Debug {
     /// Beyond what an `i64` holds, and where there is no number, it is refused and nothing changes.
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64>;
 
+    /// Looks, asks what is to be there, and writes that if nobody has written in between: one attempt, which may be overtaken.
+    ///
+    /// What is asked for may take its time, and may never answer: nothing is kept from others meanwhile, and nothing stays
+    /// behind where the future is dropped.
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed>;
+
+    /// Runs a program of the user's in one step, where the store runs any; else [`Error::Unsupported`](crate::Error::Unsupported).
+    /// All the keys are in one slot.
+    async fn run(&self, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Answer>;
+
     /// Ends when the value is not this one any more, or may not be; and by then at the latest.
     ///
     /// Whoever writes through this trait is heard of at once. What other programs write is found by looking, within seconds.
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()>;
+}
+
+/// What is to be there, by what is there; `None` to leave it.
+pub type Plan<'a> = dyn FnMut(Option<&[u8]>) -> Option<Put> + Send + 'a;
+
+/// What a [`Plan`] says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Put {
+    /// What; `None` removes it.
+    pub value: Option<Vec<u8>>,
+    /// For how long; `None` for good.
+    pub ttl: Option<Ttl>,
+}
+
+impl fmt::Debug for Put {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Vec::len);
+        f.debug_struct("Put").field("bytes", &bytes).field("ttl", &self.ttl).finish()
+    }
+}
+
+/// What came of a [`change`](CellStore::change).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    /// It was written, or removed.
+    Written,
+    /// As the plan wanted it, nothing was.
+    Left,
+    /// Somebody wrote in between, and nothing was changed.
+    Overtaken,
+}
+
+/// A [`change`](CellStore::change) by comparison, for stores that have nothing better: the value has to be what it was.
+///
+/// # Cancel safety
+/// Dropped before its end, it has happened or it has not; nothing stays behind.
+pub async fn change_by_comparison(cells: &dyn CellStore, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+    let there = cells.read(key).await?.map(|kept| kept.value);
+    let Some(Put { value, ttl }) = plan(there.as_deref()) else { return Ok(Changed::Left) };
+    let write = Write { when: there.map_or(When::Absent, When::Is), value, ttl };
+    Ok(match cells.write(key, &write).await? {
+        Written::Written => Changed::Written,
+        Written::Not | Written::Stale(_) => Changed::Overtaken,
+    })
+}
+
+/// What a program of the user's answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing.
+    Nothing,
+    /// A whole number.
+    Number(i64),
+    /// Text, or anything else.
+    Bytes(Vec<u8>),
+    /// Several.
+    List(Vec<Answer>),
 }
 
 /// Where a value is: two kinds of one name have nothing to do with each other.

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::Trial;
 use super::hand::ok;
-use crate::cells::store::{Key, Kind, When, Write, Written};
+use crate::cells::store::{Changed, Key, Kind, Put, When, Write, Written};
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::store::{Capabilities, Store};
@@ -25,6 +25,8 @@ cases! {
     an_older_fence_does_not_write: FencesOnlyRise, has_cells;
     of_many_who_write_under_fences_the_highest_stays: FencesOnlyRise, has_cells;
     a_fence_is_remembered_beyond_its_value_and_not_for_ever: FencesOnlyRise, has_cells;
+    a_change_is_of_what_was_looked_at_or_none: AtomicOrNothing, has_cells;
+    what_many_change_by_looking_adds_up: AtomicOrNothing, has_cells;
     whoever_watches_a_value_hears_of_its_changes: AWaiterIsServed, has_cells;
     a_watch_sees_what_changed_before_it_began: AWaiterIsServed, has_cells;
 }
@@ -290,6 +292,66 @@ async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) 
         b.remove().await;
         clock.sleep_until(clock.now().plus(pause)).await;
     }
+}
+
+async fn a_change_is_of_what_was_looked_at_or_none(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let put = |value: Option<&[u8]>| Some(Put { value: value.map(<[u8]>::to_vec), ttl: None });
+    let change = async |seen: Option<&[u8]>, next: Option<Put>| {
+        let mut looks = 0;
+        let mut plan = |there: Option<&[u8]>| {
+            assert_eq!(there, seen);
+            looks += 1;
+            next.clone()
+        };
+        let changed = ok(a.cells().change(&a.key, &mut plan).await);
+        assert_eq!(looks, 1, "it is asked once");
+        changed
+    };
+    assert_eq!(change(None, None).await, Changed::Left);
+    assert_eq!(b.value().await, None);
+    assert_eq!(change(None, put(Some(b""))).await, Changed::Written);
+    assert_eq!(change(Some(b""), put(Some(b"one"))).await, Changed::Written);
+    assert_eq!(change(Some(b"one"), None).await, Changed::Left);
+    assert_eq!(b.value().await.as_deref(), Some(&b"one"[..]));
+    assert_eq!(change(Some(b"one"), put(None)).await, Changed::Written);
+    assert_eq!(b.value().await, None);
+    // Its end comes with it.
+    let short = Some(Put { value: Some(b"short".to_vec()), ttl: Some(ok(Ttl::new(a.ttl))) });
+    assert_eq!(change(None, short).await, Changed::Written);
+    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    assert!(kept.remaining.is_some_and(|left| left <= a.ttl));
+    // What a fence has written is remembered through it.
+    a.write(fenced(9, a.ttl), Some(b"nine")).await;
+    assert_eq!(change(Some(b"nine"), put(Some(b"ten"))).await, Changed::Written);
+    assert_eq!(b.write(fenced(8, a.ttl), Some(b"late")).await, stale(9));
+    a.remove().await;
+}
+
+async fn what_many_change_by_looking_adds_up(t: &Trial<'_>) {
+    let pens = join_all((0..4).map(|_| Pen::new(t, Kind::Cell))).await;
+    join_all(pens.iter().map(|pen| async move {
+        let mut left = 10;
+        while left > 0 {
+            let mut plan = |there: Option<&[u8]>| {
+                let number: u32 =
+                    there.map_or(0, |text| ok(String::from_utf8_lossy(text).parse().map_err(|_| odd())));
+                Some(Put { value: Some((number + 1).to_string().into_bytes()), ttl: None })
+            };
+            match ok(pen.cells().change(&pen.key, &mut plan).await) {
+                Changed::Written => left -= 1,
+                Changed::Overtaken => tokio::task::yield_now().await,
+                Changed::Left => panic!("it wanted a change"),
+            }
+        }
+    }))
+    .await;
+    assert_eq!(pens[0].value().await.as_deref(), Some(&b"40"[..]));
+    pens[0].remove().await;
+}
+
+fn odd() -> Error {
+    Error::invalid("number", "…", "somebody else wrote here")
 }
 
 async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {

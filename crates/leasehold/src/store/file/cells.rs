@@ -11,9 +11,11 @@ use super::place::refused;
 use super::presence::ClientId;
 use super::rows::time;
 use super::{File, Store};
-use crate::cells::store::{CellStore, Kept, Key, When, Write, Written};
+use crate::cells::store::{
+    Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
+};
 use crate::clock::Deadline;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::ttl::Ttl;
 
@@ -40,6 +42,15 @@ impl CellStore for File {
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
         let key = key.to_string();
         Ok(self.ask(move |book| book.add(&key, by, ttl), false).await?.1)
+    }
+
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+        change_by_comparison(self, key, plan).await
+    }
+
+    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+        let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
+        Err(Error::Unsupported { store: "file", what: "scripts", why })
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {

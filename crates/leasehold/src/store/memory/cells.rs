@@ -5,7 +5,9 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 
-use crate::cells::store::{CellStore, Kept, Key, When, Write, Written};
+use crate::cells::store::{
+    Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
+};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -168,6 +170,15 @@ impl CellStore for Cells {
             self.watchers.ring(&key.to_string());
         }
         sum
+    }
+
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+        change_by_comparison(self, key, plan).await
+    }
+
+    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+        let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
+        Err(Error::Unsupported { store: "memory", what: "scripts", why })
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {

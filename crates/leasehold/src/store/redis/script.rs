@@ -25,7 +25,7 @@ impl Script {
     }
 
     /// One that has nothing to do with locks.
-    fn alone(source: String) -> Self {
+    pub(super) fn alone(source: String) -> Self {
         let digest = sha1_smol::Sha1::from(&source).digest().to_string();
         Script { source, digest }
     }
