@@ -35,12 +35,17 @@ const PROGRAMS: &[Program] = &[
     },
     Program { name: "openssl", packages: &["openssl"], why: "as a client of TLS that is not ours" },
     Program { name: "redis-server", packages: &["redis-server"], why: "for tests on a real Redis" },
+    Program {
+        name: "pg_ctlcluster",
+        packages: &["postgresql"],
+        why: "for tests of fences on a real PostgreSQL",
+    },
     Program { name: "node", packages: &["nodejs"], why: "for tests beside other libraries" },
     Program { name: "npm", packages: &["npm"], why: "for tests beside other libraries" },
 ];
 
 /// Those of the packages that bring a service of the same name.
-const SERVICES: &[&str] = &["redis-server"];
+const SERVICES: &[&str] = &["redis-server", "postgresql"];
 
 /// Asked by Debian's packages whether a service may be started.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -4,6 +4,7 @@
 //!   started again on the same port, and made to stand still. It never outlives the process that started it.
 //! - [`Proxy`]: a bad network in front of it. Answers get lost after their requests were executed, requests arrive twice or
 //!   late, connections are cut or go deaf; and all that clients send is counted.
+//! - [`Postgres`]: a real PostgreSQL, for what a lock protects there.
 //! - [`Authority`]: certificates for servers that speak TLS, and for their clients.
 //! - [`Client`]: the smallest client there is, to look at a server past whatever is being tested.
 //!
@@ -34,6 +35,7 @@ mod authority;
 mod error;
 mod frame;
 mod port;
+mod postgres;
 mod process;
 mod proxy;
 mod resp;
@@ -41,6 +43,7 @@ mod server;
 
 pub use authority::Authority;
 pub use error::{Error, Result};
+pub use postgres::Postgres;
 pub use proxy::{Counts, Cut, Flow, Proxy, Toward, Trick};
 pub use resp::{Client, PATIENCE, Reply};
 pub use server::{Kind, Server, Setup, Tls};

@@ -1,11 +1,13 @@
-//! The one public error. Busy, lost, unreachable, without a quorum, unknown, late, refused, untrusted, unsupported, invalid and closed never share a
-//! variant.
+//! The one public error. Busy, lost, unreachable, without a quorum, unknown, late, refused, stale, contended, untrusted,
+//! unsupported, invalid and closed never share a variant.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::claim::{Busy, ENDLESS, Names};
 use crate::event::Loss;
+use crate::fence::Fence;
+use crate::name::Name;
 use crate::token::Owner;
 
 /// What every fallible call of this crate returns.
@@ -18,10 +20,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Busy`](Error::Busy) | no, somebody else has it | wait longer, or come back |
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
 /// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
-/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before | nothing, or extend again |
 /// | [`Quorum`](Error::Quorum) | it counts as not held; after `extend`: as before | see what each node says |
+/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before; of a value: there is none | nothing, or extend again; look at the value |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
+/// | [`Stale`](Error::Stale) | no longer | roll back: somebody who came later has written |
+/// | [`Contended`](Error::Contended) | there is none | take a lock for it, or allow more tries |
 /// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | name its authority, or see who answers there |
 /// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
 /// | [`Invalid`](Error::Invalid) | no, nothing was sent | correct the value |
@@ -75,12 +79,13 @@ pub enum Error {
         nodes: Vec<NodeAnswer>,
     },
 
-    /// A release, an extension, a detach or a conversion without an answer: it may or may not have been executed.
+    /// A release, an extension, a detach, a conversion or a change of a value without an answer: it may or may not have been
+    /// executed.
     #[error("{}", UnknownText { names, what, why })]
     Unknown {
         /// What was held.
         names: Names,
-        /// The operation: `release`, `release detached`, `extend`, `detach`, `upgrade` or `downgrade`.
+        /// The operation: `release`, `release detached`, `extend`, `detach`, `upgrade` or `downgrade`; `change` for a value.
         what: &'static str,
         /// What was seen.
         why: String,
@@ -108,6 +113,32 @@ pub enum Error {
         store: &'static str,
         /// What it said, and what to do.
         why: String,
+    },
+
+    /// A write under a fence came after one under a higher fence. Nothing changed.
+    #[error(
+        "the write to `{name}` under fence {fence} came too late: something was written under fence {newer}; the lease is lost, \
+         roll back what it protected"
+    )]
+    Stale {
+        /// What was to be written.
+        name: Name,
+        /// Under which fence.
+        fence: Fence,
+        /// The higher one.
+        newer: Fence,
+    },
+
+    /// An update was overtaken by others each time it was tried. Nothing changed.
+    #[error(
+        "others changed `{name}` each of the {tries} times it was to be updated; where so many write, take a lock for it \
+         (`locks.mutex`), or a counter if it is a number, or allow more tries"
+    )]
+    Contended {
+        /// What was to be updated.
+        name: Name,
+        /// How often.
+        tries: u32,
     },
 
     /// The store did not prove, by TLS, who it is. Nothing was sent.
@@ -376,6 +407,11 @@ impl fmt::Display for UnknownText<'_> {
                 f,
                 "whether the {what} of the lease on {names} went through is unknown ({why}); it is held no more, and is \
                  being given back in the background"
+            ),
+            "change" => write!(
+                f,
+                "whether {names} was changed is unknown ({why}); look at it before you do it again: what is done twice may \
+                 count twice"
             ),
             "release detached" => write!(
                 f,

@@ -27,6 +27,8 @@
 //! - [`Locks::once`] gives [`Once`]: at most one run per period.
 //! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
 //! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
+//! - [`Locks::cells`] gives [`Cells`], for what needs no lock at all: a [`Counter`], a [`Cell`] that is compared and set, updated
+//!   optimistically or written under a fence, a [`Script`] of your own. When to use which: `docs/cells.md`.
 //! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
@@ -70,6 +72,11 @@ mod tenancy;
 mod token;
 mod ttl;
 
+pub use cells::Cells;
+pub use cells::cell::Cell;
+pub use cells::counter::Counter;
+pub use cells::script::Script;
+pub use cells::update::{Next, Updated};
 pub use claim::{
     Acquired, Adopted, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Nodes, Permits, Released,
     Renewed, Share, Status, Ticket, Wait, Waiter,
@@ -102,6 +109,9 @@ pub use ttl::Ttl;
 mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[cfg(feature = "json")]
+    #[doc = include_str!("../../../docs/cells.md")]
+    struct Cells;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
     #[cfg(feature = "redis")]

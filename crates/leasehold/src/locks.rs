@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
+use crate::cells::Cells;
 use crate::cells::store::CellStore;
 use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
@@ -104,6 +105,11 @@ impl Locks {
     /// A name or a count that is not valid is reported when it is used.
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch::new(self.client.clone(), name.into_name(), count)
+    }
+
+    /// What needs no lock: counters, values that are compared and set, optimistic updates, scripts.
+    pub fn cells(&self) -> Cells {
+        Cells::new(self.client.clone())
     }
 
     /// Several names at once, all or none, on one lease.

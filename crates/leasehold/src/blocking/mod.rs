@@ -12,6 +12,7 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+mod cells;
 mod election;
 mod engine;
 mod kinds;
@@ -32,6 +33,7 @@ use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
 
+pub use cells::{Call, Cell, Cells, Counter, Script};
 pub use election::{Changes, Election, Leadership};
 pub use kinds::{All, Latch, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
@@ -87,6 +89,11 @@ impl Locks {
     /// A gate that is closed until so many have counted down. See [`crate::Locks::latch`].
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch { inner: self.inner.latch(name, count), engine: self.engine.clone() }
+    }
+
+    /// What needs no lock. See [`crate::Locks::cells`].
+    pub fn cells(&self) -> Cells {
+        Cells { inner: self.inner.cells(), engine: self.engine.clone() }
     }
 
     /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].

@@ -1,3 +1,150 @@
 //! What needs no lock: values and numbers that are changed in one step.
 
+pub mod cell;
+pub mod counter;
+pub mod script;
 pub mod store;
+pub mod update;
+
+use std::fmt;
+use std::time::Duration;
+
+#[cfg(feature = "json")]
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::error::{Error, Result};
+use crate::locks::Client;
+use crate::name::{IntoName, Name};
+use crate::sync::Arc;
+use crate::ttl::Ttl;
+use cell::Cell;
+use counter::Counter;
+use script::Script;
+use store::{CellStore, Key, Kind};
+
+/// What needs no lock, from [`Locks::cells`](crate::Locks::cells).
+///
+/// Often the right lock is none: a number that is added to, or a value that is replaced if it is still what it was, is
+/// changed in one step by the store itself, and nobody waits for anybody.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let locks = leasehold::connect("memory:").await?;
+/// let cells = locks.cells();
+/// assert_eq!(cells.counter("visits").add(1).await?, 1);
+///
+/// let price = cells.cell::<u64>("price");
+/// assert!(price.set_if_absent(&100).await?);
+/// assert!(price.compare_and_set(&100, &90).await?);
+/// let updated = price.update(|price| price.unwrap_or(0) / 2).await?;
+/// assert_eq!((updated.value, updated.tries), (Some(45), 1));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Cells {
+    client: Arc<Client>,
+}
+
+impl Cells {
+    pub(crate) fn new(client: Arc<Client>) -> Self {
+        Cells { client }
+    }
+
+    /// A number that is added to.
+    ///
+    /// A name that is not valid is reported when it is used.
+    pub fn counter(&self, name: impl IntoName) -> Counter {
+        Counter::new(self.place(Kind::Counter, name))
+    }
+
+    /// A value of any type that serde knows, kept as JSON.
+    ///
+    /// A name that is not valid is reported when it is used.
+    #[cfg(feature = "json")]
+    pub fn cell<T: Serialize + DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
+        Cell::json(self.place(Kind::Cell, name))
+    }
+
+    /// A value that is just bytes.
+    ///
+    /// A name that is not valid is reported when it is used.
+    pub fn bytes(&self, name: impl IntoName) -> Cell<Vec<u8>> {
+        Cell::bytes(self.place(Kind::Cell, name))
+    }
+
+    /// A script of your own, in Lua, which the server runs in one step. On a Redis store only.
+    pub fn script(&self, source: impl Into<String>) -> Script {
+        Script::new(self.client.clone(), source.into())
+    }
+
+    fn place(&self, kind: Kind, name: impl IntoName) -> Place {
+        let key = name.into_name().map(|name| Key::new(kind, name));
+        Place { client: self.client.clone(), terms: key.map(|key| Terms { key, ttl: None }) }
+    }
+}
+
+impl fmt::Debug for Cells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cells").finish_non_exhaustive()
+    }
+}
+
+/// Where a value is, and how long what is written there lasts.
+#[derive(Clone)]
+pub(crate) struct Place {
+    client: Arc<Client>,
+    terms: Result<Terms>,
+}
+
+#[derive(Clone)]
+struct Terms {
+    key: Key,
+    ttl: Option<Ttl>,
+}
+
+impl Place {
+    fn ttl(&mut self, time: Duration) {
+        match Ttl::new(time) {
+            Ok(ttl) => drop(self.terms.as_mut().map(|terms| terms.ttl = Some(ttl))),
+            Err(error) => self.refuse(error),
+        }
+    }
+
+    /// From now on it is this that is wrong with it, unless something was.
+    fn refuse(&mut self, error: Error) {
+        if self.terms.is_ok() {
+            self.terms = Err(error);
+        }
+    }
+
+    fn terms(&self) -> Result<&Terms> {
+        self.terms.as_ref().map_err(Clone::clone)
+    }
+
+    fn store(&self, what: &'static str) -> Result<&dyn CellStore> {
+        self.client.check_open()?;
+        self.client.cells(what)
+    }
+
+    /// A call that changes something: where no answer comes, what has become of it is not known.
+    async fn changing<T>(&self, name: &Name, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.client.in_time(call).await.map_err(|error| unknown(name, error))
+    }
+
+    fn show(&self, as_what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct(as_what);
+        match &self.terms {
+            Ok(terms) => out.field("name", terms.key.name()).field("ttl", &terms.ttl),
+            Err(error) => out.field("invalid", error),
+        };
+        out.finish_non_exhaustive()
+    }
+}
+
+/// What a change that was not answered comes to.
+fn unknown(name: &Name, error: Error) -> Error {
+    match error {
+        Error::Unreachable { why, .. } => Error::Unknown { names: name.clone().into(), what: "change", why },
+        error => error,
+    }
+}

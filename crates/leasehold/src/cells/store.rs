@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::clock::Deadline;
 use crate::error::Result;
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::ttl::Ttl;
 
@@ -26,6 +27,10 @@ use crate::ttl::Ttl;
 /// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, and a repeated [`write`](CellStore::write) may find what
 /// the first one wrote. Whoever repeats has to know.
 ///
+/// **Fences.** With the value a store remembers the highest fence it was written under: for as long as there is a value, and
+/// after that for as long as that [`Fenced`](When::Fenced) write said. Also a write on another condition makes a value, and
+/// removes it; only [`Fenced`](When::Fenced) looks at the fence, and [`add`](CellStore::add) has nothing to do with it.
+///
 /// **Bounded.** Each call ends within the store's own operation time-out, a [`changed`](CellStore::changed) beyond its wait.
 #[async_trait]
 pub trait CellStore: Send + Sync + fmt::Debug {
@@ -39,10 +44,77 @@ pub trait CellStore: Send + Sync + fmt::Debug {
     /// Beyond what an `i64` holds, and where there is no number, it is refused and nothing changes.
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64>;
 
+    /// Looks, asks what is to be there, and writes that if nobody has written in between: one attempt, which may be overtaken.
+    ///
+    /// What is asked for may take its time, and may never answer: nothing is kept from others meanwhile, and nothing stays
+    /// behind where the future is dropped.
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed>;
+
+    /// Runs a program of the user's in one step, where the store runs any; else [`Error::Unsupported`](crate::Error::Unsupported).
+    /// All the keys are in one slot.
+    async fn run(&self, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Answer>;
+
     /// Ends when the value is not this one any more, or may not be; and by then at the latest.
     ///
     /// Whoever writes through this trait is heard of at once. What other programs write is found by looking, within seconds.
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()>;
+}
+
+/// What is to be there, by what is there; `None` to leave it.
+pub type Plan<'a> = dyn FnMut(Option<&[u8]>) -> Option<Put> + Send + 'a;
+
+/// What a [`Plan`] says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Put {
+    /// What; `None` removes it.
+    pub value: Option<Vec<u8>>,
+    /// For how long; `None` for good.
+    pub ttl: Option<Ttl>,
+}
+
+impl fmt::Debug for Put {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Vec::len);
+        f.debug_struct("Put").field("bytes", &bytes).field("ttl", &self.ttl).finish()
+    }
+}
+
+/// What came of a [`change`](CellStore::change).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    /// It was written, or removed.
+    Written,
+    /// As the plan wanted it, nothing was.
+    Left,
+    /// Somebody wrote in between, and nothing was changed.
+    Overtaken,
+}
+
+/// A [`change`](CellStore::change) by comparison, for stores that have nothing better: the value has to be what it was.
+///
+/// # Cancel safety
+/// Dropped before its end, it has happened or it has not; nothing stays behind.
+pub async fn change_by_comparison(cells: &dyn CellStore, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+    let there = cells.read(key).await?.map(|kept| kept.value);
+    let Some(Put { value, ttl }) = plan(there.as_deref()) else { return Ok(Changed::Left) };
+    let write = Write { when: there.map_or(When::Absent, When::Is), value, ttl };
+    Ok(match cells.write(key, &write).await? {
+        Written::Written => Changed::Written,
+        Written::Not | Written::Stale(_) => Changed::Overtaken,
+    })
+}
+
+/// What a program of the user's answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing.
+    Nothing,
+    /// A whole number.
+    Number(i64),
+    /// Text, or anything else.
+    Bytes(Vec<u8>),
+    /// Several.
+    List(Vec<Answer>),
 }
 
 /// Where a value is: two kinds of one name have nothing to do with each other.
@@ -135,26 +207,43 @@ pub enum When {
     Absent,
     /// If the value is this.
     Is(Vec<u8>),
+    /// If nothing was written under a higher fence, as far as is remembered; the same fence may write again. In the same step
+    /// this one is remembered.
+    ///
+    /// A holder may sleep through the end of its lease, and of the value, and wake to write. So a fence is remembered beyond
+    /// the value that was written under it: whoever sleeps for longer than that is not found out.
+    Fenced {
+        /// That of whoever writes.
+        fence: Fence,
+        /// How long it is remembered when there is no value any more.
+        kept_for: Ttl,
+    },
 }
 
 impl When {
-    /// Whether it holds for what is there.
-    pub fn holds(&self, there: Option<&[u8]>) -> bool {
-        match self {
+    /// Whether it holds for what is there, and for the highest fence that is remembered.
+    pub fn judge(&self, there: Option<&[u8]>, seen: Option<Fence>) -> Written {
+        let holds = match self {
             When::Always => true,
             When::Absent => there.is_none(),
             When::Is(value) => there == Some(value),
-        }
+            When::Fenced { fence, .. } => match seen {
+                Some(seen) if seen > *fence => return Written::Stale(seen),
+                _ => true,
+            },
+        };
+        if holds { Written::Written } else { Written::Not }
     }
 }
 
 impl fmt::Debug for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            When::Always => "Always",
-            When::Absent => "Absent",
-            When::Is(_) => "Is(…)",
-        })
+        match self {
+            When::Always => f.write_str("Always"),
+            When::Absent => f.write_str("Absent"),
+            When::Is(_) => f.write_str("Is(…)"),
+            When::Fenced { fence, .. } => write!(f, "Fenced({fence})"),
+        }
     }
 }
 
@@ -176,4 +265,6 @@ pub enum Written {
     Written,
     /// The condition did not hold, and nothing changed.
     Not,
+    /// Something was written under this fence, which is higher; nothing changed.
+    Stale(Fence),
 }

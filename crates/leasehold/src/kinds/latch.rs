@@ -244,7 +244,7 @@ impl Settings {
         let write = Write { when, value: Some(tally.to_string().into_bytes()), ttl: Some(self.kept_for) };
         Ok(match store.write(&self.key, &write).await? {
             Written::Written => Some(tally.missing()),
-            Written::Not => None,
+            Written::Not | Written::Stale(_) => None,
         })
     }
 }

@@ -33,7 +33,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use async_trait::async_trait;
-use leasehold::cells::store::{CellStore, Kept, Key, Written};
+use leasehold::cells::store::{Answer, CellStore, Changed, Kept, Key, Plan, Written, change_by_comparison};
 use leasehold::{
     Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Name, Released,
     Renewed, Result, Share, Status, Store, Ticket, Ttl,
@@ -225,6 +225,14 @@ impl CellStore for Remote {
 
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
         self.0.ask(("add", (key.clone(), (by, ttl)))).await?
+    }
+
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+        change_by_comparison(self, key, plan).await
+    }
+
+    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+        panic!("no script crosses")
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {

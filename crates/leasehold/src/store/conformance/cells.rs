@@ -6,8 +6,9 @@ use futures_util::future::join_all;
 
 use super::Trial;
 use super::hand::ok;
-use crate::cells::store::{Key, Kind, When, Write, Written};
+use crate::cells::store::{Changed, Key, Kind, Put, When, Write, Written};
 use crate::error::Error;
+use crate::fence::Fence;
 use crate::store::{Capabilities, Store};
 use crate::sync::Arc;
 use crate::ttl::Ttl;
@@ -21,6 +22,11 @@ cases! {
     what_is_added_by_many_adds_up: AtomicOrNothing, has_cells;
     a_number_keeps_the_end_it_was_made_with: AtomicOrNothing, has_cells;
     a_sum_that_does_not_fit_is_refused: BadInputClearError, has_cells;
+    an_older_fence_does_not_write: FencesOnlyRise, has_cells;
+    of_many_who_write_under_fences_the_highest_stays: FencesOnlyRise, has_cells;
+    a_fence_is_remembered_beyond_its_value_and_not_for_ever: FencesOnlyRise, has_cells;
+    a_change_is_of_what_was_looked_at_or_none: AtomicOrNothing, has_cells;
+    what_many_change_by_looking_adds_up: AtomicOrNothing, has_cells;
     whoever_watches_a_value_hears_of_its_changes: AWaiterIsServed, has_cells;
     a_watch_sees_what_changed_before_it_began: AWaiterIsServed, has_cells;
 }
@@ -198,6 +204,154 @@ async fn a_sum_that_does_not_fit_is_refused(t: &Trial<'_>) {
     assert!(refused(1).await.contains("is no number"));
     assert_eq!(pen.value().await.as_deref(), Some(&b"seven"[..]));
     pen.remove().await;
+}
+
+/// The condition, remembered for this long beyond the value.
+fn fenced(number: u64, kept_for: Duration) -> When {
+    When::Fenced { fence: ok(Fence::new(number)), kept_for: ok(Ttl::new(kept_for)) }
+}
+
+fn stale(by: u64) -> Written {
+    Written::Stale(ok(Fence::new(by)))
+}
+
+async fn an_older_fence_does_not_write(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let under = |number| fenced(number, a.ttl);
+    assert_eq!(a.write(under(5), Some(b"five")).await, Written::Written);
+    assert_eq!(b.write(under(7), Some(b"seven")).await, Written::Written);
+    assert_eq!(a.write(under(5), Some(b"late")).await, stale(7), "and it hears of whom");
+    assert_eq!(a.write(under(6), None).await, stale(7), "what removes is a write too");
+    assert_eq!(b.value().await.as_deref(), Some(&b"seven"[..]), "nothing has changed");
+    assert_eq!(b.write(under(7), Some(b"again")).await, Written::Written, "the same holder writes twice");
+    assert_eq!(b.write(under(8), None).await, Written::Written);
+    assert_eq!(a.write(under(7), Some(b"late")).await, stale(8), "though there is no value");
+    assert_eq!(a.value().await, None);
+    // Who does not care for fences is not stopped, and changes nothing for those who do.
+    assert_eq!(a.write(When::Absent, Some(b"plain")).await, Written::Written);
+    assert_eq!(a.write(When::Always, Some(b"plain")).await, Written::Written);
+    assert_eq!(a.write(under(7), Some(b"late")).await, stale(8));
+    assert_eq!(b.value().await.as_deref(), Some(&b"plain"[..]));
+    // To the last digit, and by number: 2^53 and one more are two fences, and 10 is above 9.
+    let edge = 1 << 53;
+    for (low, high) in [(9, 10), (edge, edge + 1), (Fence::MAX - 1, Fence::MAX)] {
+        assert_eq!(a.write(under(high), Some(b"high")).await, Written::Written);
+        assert_eq!(b.write(under(low), Some(b"low")).await, stale(high));
+    }
+    a.remove().await;
+}
+
+async fn of_many_who_write_under_fences_the_highest_stays(t: &Trial<'_>) {
+    let pens = join_all((1..=8).map(|_| Pen::new(t, Kind::Cell))).await;
+    let written = join_all(pens.iter().zip(1..).map(|(pen, number)| async move {
+        // Some come later, so that each order is seen now and then.
+        for _ in 0..(number * 7) % 5 {
+            tokio::task::yield_now().await;
+        }
+        pen.write(fenced(number, pen.ttl), Some(number.to_string().as_bytes())).await
+    }))
+    .await;
+    assert_eq!(written[7], Written::Written, "nobody is above it");
+    assert!(written.iter().all(|written| *written != Written::Not), "{written:?}");
+    assert_eq!(pens[0].value().await.as_deref(), Some(&b"8"[..]), "{written:?}");
+    pens[0].remove().await;
+}
+
+async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let clock = a.store.clock();
+    let (short, long) = (a.ttl / 5, a.ttl);
+    let (tries, pause) = (200, a.ttl / 20);
+    // By its own time, by one who has the fence, and by one who has none: in each way the value goes, and the fence stays.
+    for end in 0..3 {
+        let ttl = (end == 0).then_some(short);
+        let start = clock.now();
+        assert_eq!(a.write_for(fenced(9, long), Some(b"nine"), ttl).await, Written::Written);
+        match end {
+            0 => {
+                while b.value().await.is_some() {
+                    clock.sleep_until(clock.now().plus(pause / 2)).await;
+                }
+            }
+            1 => drop(a.write(fenced(9, long), None).await),
+            _ => a.remove().await,
+        }
+        // And then it goes too: what nobody uses leaves nothing behind.
+        let mut refused = 0;
+        while b.write(fenced(7, Duration::from_millis(10)), Some(b"seven")).await == stale(9) {
+            refused += 1;
+            assert!(refused < tries, "it is remembered for ever");
+            assert_eq!(b.value().await, None);
+            clock.sleep_until(clock.now().plus(pause)).await;
+        }
+        assert!(refused > 0, "the value has gone, and its fence with it");
+        let least = long + ttl.unwrap_or_default();
+        let lasted = clock.now().since(start);
+        assert!(lasted + Duration::from_millis(2) >= least, "{lasted:?} of {least:?}");
+        // Remembered for next to nothing, it makes room.
+        b.remove().await;
+        clock.sleep_until(clock.now().plus(pause)).await;
+    }
+}
+
+async fn a_change_is_of_what_was_looked_at_or_none(t: &Trial<'_>) {
+    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let put = |value: Option<&[u8]>| Some(Put { value: value.map(<[u8]>::to_vec), ttl: None });
+    let change = async |seen: Option<&[u8]>, next: Option<Put>| {
+        let mut looks = 0;
+        let mut plan = |there: Option<&[u8]>| {
+            assert_eq!(there, seen);
+            looks += 1;
+            next.clone()
+        };
+        let changed = ok(a.cells().change(&a.key, &mut plan).await);
+        assert_eq!(looks, 1, "it is asked once");
+        changed
+    };
+    assert_eq!(change(None, None).await, Changed::Left);
+    assert_eq!(b.value().await, None);
+    assert_eq!(change(None, put(Some(b""))).await, Changed::Written);
+    assert_eq!(change(Some(b""), put(Some(b"one"))).await, Changed::Written);
+    assert_eq!(change(Some(b"one"), None).await, Changed::Left);
+    assert_eq!(b.value().await.as_deref(), Some(&b"one"[..]));
+    assert_eq!(change(Some(b"one"), put(None)).await, Changed::Written);
+    assert_eq!(b.value().await, None);
+    // Its end comes with it.
+    let short = Some(Put { value: Some(b"short".to_vec()), ttl: Some(ok(Ttl::new(a.ttl))) });
+    assert_eq!(change(None, short).await, Changed::Written);
+    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    assert!(kept.remaining.is_some_and(|left| left <= a.ttl));
+    // What a fence has written is remembered through it.
+    a.write(fenced(9, a.ttl), Some(b"nine")).await;
+    assert_eq!(change(Some(b"nine"), put(Some(b"ten"))).await, Changed::Written);
+    assert_eq!(b.write(fenced(8, a.ttl), Some(b"late")).await, stale(9));
+    a.remove().await;
+}
+
+async fn what_many_change_by_looking_adds_up(t: &Trial<'_>) {
+    let pens = join_all((0..4).map(|_| Pen::new(t, Kind::Cell))).await;
+    join_all(pens.iter().map(|pen| async move {
+        let mut left = 10;
+        while left > 0 {
+            let mut plan = |there: Option<&[u8]>| {
+                let number: u32 =
+                    there.map_or(0, |text| ok(String::from_utf8_lossy(text).parse().map_err(|_| odd())));
+                Some(Put { value: Some((number + 1).to_string().into_bytes()), ttl: None })
+            };
+            match ok(pen.cells().change(&pen.key, &mut plan).await) {
+                Changed::Written => left -= 1,
+                Changed::Overtaken => tokio::task::yield_now().await,
+                Changed::Left => panic!("it wanted a change"),
+            }
+        }
+    }))
+    .await;
+    assert_eq!(pens[0].value().await.as_deref(), Some(&b"40"[..]));
+    pens[0].remove().await;
+}
+
+fn odd() -> Error {
+    Error::invalid("number", "…", "somebody else wrote here")
 }
 
 async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {

@@ -11,9 +11,12 @@ use super::place::refused;
 use super::presence::ClientId;
 use super::rows::time;
 use super::{File, Store};
-use crate::cells::store::{CellStore, Kept, Key, Write, Written};
+use crate::cells::store::{
+    Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
+};
 use crate::clock::Deadline;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::ttl::Ttl;
 
 /// How often whoever is told of changes looks all the same.
@@ -39,6 +42,15 @@ impl CellStore for File {
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
         let key = key.to_string();
         Ok(self.ask(move |book| book.add(&key, by, ttl), false).await?.1)
+    }
+
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+        change_by_comparison(self, key, plan).await
+    }
+
+    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+        let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
+        Err(Error::Unsupported { store: "file", what: "scripts", why })
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
@@ -85,9 +97,16 @@ impl Book<'_> {
     }
 
     fn write(&mut self, key: &str, write: &Write) -> Outcome<Written> {
-        let there = self.value(key)?;
-        if !write.when.holds(there.as_ref().map(|(value, _)| &**value)) {
-            return Ok(Written::Not);
+        let (there, seen) = (self.value(key)?, self.fence_seen(key)?);
+        let there = there.as_ref().map(|(value, _)| &**value);
+        let written = write.when.judge(there, seen.map(|(fence, _)| fence));
+        if written != Written::Written {
+            return Ok(written);
+        }
+        match (&write.when, seen) {
+            (When::Fenced { fence, kept_for }, _) => self.remember(key, *fence, *kept_for, write)?,
+            (_, Some((fence, kept_for))) => self.remember(key, fence, kept_for, write)?,
+            _ => {}
         }
         match &write.value {
             Some(value) => {
@@ -100,6 +119,35 @@ impl Book<'_> {
         }
         self.tell_watchers(key)?;
         Ok(Written::Written)
+    }
+
+    /// The highest fence it was written under, and for how long that is kept beyond the value.
+    fn fence_seen(&self, key: &str) -> Outcome<Option<(Fence, Ttl)>> {
+        let mut select = self
+            .sql("SELECT fence, kept_ms FROM fenced WHERE key = ?1 AND (expires IS NULL OR expires > ?2)")?;
+        let seen = select.query_row(params![key, time(self.now)], |row| {
+            Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get::<_, i64>(1)?.unsigned_abs()))
+        });
+        match seen.optional()? {
+            Some((fence, kept_ms)) => Ok(Some((Fence::new(fence)?, Ttl::from_ms(kept_ms)))),
+            None => Ok(None),
+        }
+    }
+
+    /// It lasts as long as the value that is written, or removed, and its own time longer.
+    fn remember(&mut self, key: &str, fence: Fence, kept_for: Ttl, write: &Write) -> Outcome<()> {
+        self.sql("DELETE FROM fenced WHERE key IN (SELECT key FROM fenced WHERE expires <= ?1 LIMIT 16)")?
+            .execute([time(self.now)])?;
+        let ttl_ms = match (&write.value, write.ttl) {
+            (Some(_), None) => None,
+            (Some(_), Some(ttl)) => Some(ttl.as_ms() + kept_for.as_ms()),
+            (None, _) => Some(kept_for.as_ms()),
+        };
+        let expires = ttl_ms.map(|ms| time(self.now.plus(Duration::from_millis(ms))));
+        let mut insert = self.sql("INSERT OR REPLACE INTO fenced VALUES (?1, ?2, ?3, ?4, ?5)")?;
+        let (fence, kept_ms) = (fence.get() as i64, kept_for.as_ms() as i64);
+        insert.execute(params![key, fence, kept_ms, expires, ttl_ms.map(|ms| ms as i64)])?;
+        Ok(())
     }
 
     fn add(&mut self, key: &str, by: i64, ttl: Option<Ttl>) -> Outcome<i64> {
@@ -164,9 +212,11 @@ impl Book<'_> {
     /// After a reboot nobody watches, and what ends gets its whole time again.
     pub(super) fn boot_cells(&mut self) -> Outcome<()> {
         self.sql("DELETE FROM watching")?.execute([])?;
-        let mut update =
-            self.sql("UPDATE cell SET expires = ?1 + ttl_ms * 1000000 WHERE expires IS NOT NULL")?;
-        update.execute([time(self.now)])?;
+        for table in ["cell", "fenced"] {
+            let update =
+                format!("UPDATE {table} SET expires = ?1 + ttl_ms * 1000000 WHERE expires IS NOT NULL");
+            self.sql(&update)?.execute([time(self.now)])?;
+        }
         Ok(())
     }
 
@@ -184,6 +234,7 @@ impl Book<'_> {
             self.sql("DELETE FROM watching")?.execute([])?;
         }
         self.sql("DELETE FROM cell WHERE expires <= ?1")?.execute([time(self.now)])?;
+        self.sql("DELETE FROM fenced WHERE expires <= ?1")?.execute([time(self.now)])?;
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ const APPLICATION: i32 = 0x4C45_4153;
 
 /// Each step takes the schema to the next version. A step that has been released is never changed; what is new is a
 /// step of its own.
-const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("cells.sql")];
+const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("cells.sql"), include_str!("fences.sql")];
 
 /// What a new store reserves, so that leases can be renewed and released on a disk that is full.
 const RESERVE_BYTES: usize = 256 * 1024;

@@ -5,9 +5,12 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 
-use crate::cells::store::{CellStore, Kept, Key, Write, Written};
+use crate::cells::store::{
+    Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
+};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::store::watchers::Watchers;
 use crate::sync::{Mutex, lock};
 use crate::ttl::Ttl;
@@ -24,6 +27,19 @@ struct Table {
     values: BTreeMap<Key, Value>,
     /// Those that end, by when.
     ends: BTreeMap<(Deadline, Key), ()>,
+    /// What was written under a fence, and what of that ends.
+    fences: BTreeMap<Key, Remembered>,
+    fences_end: BTreeMap<(Deadline, Key), ()>,
+}
+
+/// The highest fence a value was written under.
+#[derive(Debug, Clone, Copy)]
+struct Remembered {
+    fence: Fence,
+    /// Beyond the value's own end.
+    kept_for: Ttl,
+    /// `None` where the value has no end either.
+    ends: Option<Deadline>,
 }
 
 struct Value {
@@ -45,6 +61,30 @@ impl Table {
             let at = (*ends, key.clone());
             self.values.remove(&at.1);
             self.ends.remove(&at);
+        }
+        while let Some(((ends, key), ())) = self.fences_end.first_key_value()
+            && *ends <= now
+        {
+            let at = (*ends, key.clone());
+            self.fences.remove(&at.1);
+            self.fences_end.remove(&at);
+        }
+    }
+
+    /// What is remembered lasts as long as this value, which ends then, or has ended now, and its own time longer.
+    fn remember(&mut self, key: &Key, when: &When, value_ends: Option<Deadline>) {
+        let (fence, kept_for) = match (when, self.fences.get(key)) {
+            (When::Fenced { fence, kept_for }, _) => (*fence, *kept_for),
+            (_, Some(seen)) => (seen.fence, seen.kept_for),
+            _ => return,
+        };
+        let ends = value_ends.map(|ends| ends.plus(kept_for.as_duration()));
+        let before = self.fences.insert(key.clone(), Remembered { fence, kept_for, ends });
+        if let Some(before) = before.and_then(|seen| seen.ends) {
+            self.fences_end.remove(&(before, key.clone()));
+        }
+        if let Some(ends) = ends {
+            self.fences_end.insert((ends, key.clone()), ());
         }
     }
 
@@ -94,18 +134,18 @@ impl CellStore for Cells {
     async fn write(&self, key: &Key, write: &Write) -> Result<Written> {
         let written = self.with(|table, now| {
             let there = table.values.get(key).map(|value| &*value.bytes);
-            let holds = write.when.holds(there);
-            if holds {
-                let bytes = write.value.clone();
-                table.set(key, bytes.map(|bytes| Value { bytes, ends: ends(write.ttl, now) }));
+            let written = write.when.judge(there, table.fences.get(key).map(|seen| seen.fence));
+            if written == Written::Written {
+                let (bytes, ends) = (write.value.clone(), ends(write.ttl, now));
+                table.remember(key, &write.when, if bytes.is_some() { ends } else { Some(now) });
+                table.set(key, bytes.map(|bytes| Value { bytes, ends }));
             }
-            holds
+            written
         });
-        if !written {
-            return Ok(Written::Not);
+        if written == Written::Written {
+            self.watchers.ring(&key.to_string());
         }
-        self.watchers.ring(&key.to_string());
-        Ok(Written::Written)
+        Ok(written)
     }
 
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
@@ -130,6 +170,15 @@ impl CellStore for Cells {
             self.watchers.ring(&key.to_string());
         }
         sum
+    }
+
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+        change_by_comparison(self, key, plan).await
+    }
+
+    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+        let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
+        Err(Error::Unsupported { store: "memory", what: "scripts", why })
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {

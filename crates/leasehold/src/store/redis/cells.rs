@@ -4,13 +4,17 @@ use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::{Cmd, Value};
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value, cmd};
 
+use super::bare::deal::Deal;
+use super::bare::wires::Wires;
 use super::link::{Link, explained};
 use super::reply::{odd, text};
 use super::script::{CELL_ADD, CELL_READ, CELL_WATCH, CELL_WRITE, Script};
 use super::{POLL_MAX, POLL_MIN};
-use crate::cells::store::{CellStore, Kept, Key, When, Write, Written};
+use crate::cells::store::{
+    Answer, CellStore, Changed, Kept, Key, Plan, Put, When, Write, Written, change_by_comparison,
+};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::store::watchers::Watchers;
@@ -26,26 +30,107 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// For how long a watch is kept that is not shown again.
 const WATCHED_FOR: Duration = Duration::from_secs(30);
 
+/// A fence as text has always as many digits, so that scripts can compare it: their numbers have 53 bits.
+const FENCE_DIGITS: usize = 19;
+
 pub(super) struct Cells {
     link: Arc<Link>,
     clock: Clock,
     watchers: Arc<Watchers>,
     /// Nothing where nobody listens.
     channel: String,
+    /// For what has to be watched; none where the connection is not ours to make another of.
+    wires: Option<Wires>,
 }
 
 impl Cells {
-    pub(super) fn new(link: Arc<Link>, clock: Clock, watchers: Arc<Watchers>, channel: String) -> Self {
-        Cells { link, clock, watchers, channel }
+    pub(super) fn new(
+        link: Arc<Link>,
+        clock: Clock,
+        watchers: Arc<Watchers>,
+        channel: String,
+        wires: Option<Wires>,
+    ) -> Self {
+        Cells { link, clock, watchers, channel, wires }
     }
 
-    async fn run(&self, script: &Script, key: &Key, args: &[&[u8]]) -> Result<Value> {
+    async fn ask(&self, script: &Script, key: &Key, args: &[&[u8]]) -> Result<Value> {
         let session = self.link.session().await?;
-        let write = |to: &mut Cmd| {
-            to.arg(2).arg(key.to_string()).arg(format!("{{{key}}}:watch")).arg(args);
-        };
-        self.link.run(&session, script, write).await.map_err(explained)
+        self.link.run(&session, script, |to| written(to, key, args)).await.map_err(explained)
     }
+
+    /// One attempt, on a connection that nobody else uses.
+    async fn attempt(
+        &self,
+        wires: &Wires,
+        key: &Key,
+        plan: &mut Plan<'_>,
+        is_known: bool,
+    ) -> Result<Option<Changed>> {
+        let mut deal = Deal::begin(wires).await?;
+        let name = key.to_string();
+        let looked = deal.watch(&[&name], &[cmd("GET").arg(&name).take()]).await.map_err(explained)?;
+        let there = match looked.into_iter().next() {
+            Some(Ok(Value::BulkString(value))) => Some(value),
+            Some(Ok(Value::Nil)) => None,
+            Some(Err(error)) => return Err(explained(error)),
+            _ => return Err(odd()),
+        };
+        let Some(Put { value, ttl }) = plan(there.as_deref()) else {
+            deal.leave_unchanged().await;
+            return Ok(Some(Changed::Left));
+        };
+        // It compares as well: a server on which `MULTI` is none would do this at once.
+        let write = Write { when: there.map_or(When::Absent, When::Is), value, ttl };
+        let mut command = if is_known {
+            cmd("EVALSHA").arg(&CELL_WRITE.digest).take()
+        } else {
+            cmd("EVAL").arg(&CELL_WRITE.source).take()
+        };
+        with_args(key, &write, |args| written(&mut command, key, args));
+        match deal.close(&[command]).await {
+            Ok(done) => {
+                deal.leave();
+                match done.as_deref() {
+                    None | Some([Value::Int(0)]) => Ok(Some(Changed::Overtaken)),
+                    Some([Value::Int(1)]) => Ok(Some(Changed::Written)),
+                    _ => Err(odd()),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Ok(None),
+            Err(error) => Err(explained(error)),
+        }
+    }
+}
+
+/// The keys that belong to a value, and the arguments of a script.
+fn written(to: &mut Cmd, key: &Key, args: &[&[u8]]) {
+    to.arg(3).arg(key.to_string());
+    to.arg(format!("{{{key}}}:watch")).arg(format!("{{{key}}}:fence")).arg(args);
+}
+
+/// The arguments of the script that writes.
+fn with_args(key: &Key, write: &Write, then: impl FnOnce(&[&[u8]])) {
+    let (fence, kept_ms) = match &write.when {
+        When::Fenced { fence, kept_for } => {
+            (format!("{:0FENCE_DIGITS$}", fence.get()), kept_for.as_ms().to_string())
+        }
+        _ => Default::default(),
+    };
+    let (when, is): (&str, &[u8]) = match &write.when {
+        When::Always => ("always", b""),
+        When::Absent => ("absent", b""),
+        When::Is(value) => ("is", value),
+        When::Fenced { .. } => ("fenced", fence.as_bytes()),
+    };
+    let (what, value): (&str, &[u8]) = match &write.value {
+        Some(value) => ("set", value),
+        None => ("remove", b""),
+    };
+    let (ttl, told) = (ms(write.ttl), format!("{CHANGED}{key}"));
+    let args =
+        [when.as_bytes(), is, what.as_bytes(), value, ttl.as_bytes(), told.as_bytes(), kept_ms.as_bytes()];
+    then(&args);
 }
 
 fn ms(ttl: Option<Ttl>) -> String {
@@ -55,7 +140,7 @@ fn ms(ttl: Option<Ttl>) -> String {
 #[async_trait]
 impl CellStore for Cells {
     async fn read(&self, key: &Key) -> Result<Option<Kept>> {
-        let both = match self.run(&CELL_READ, key, &[]).await? {
+        let both = match self.ask(&CELL_READ, key, &[]).await? {
             Value::Nil => return Ok(None),
             Value::Array(both) => both,
             _ => return Err(odd()),
@@ -70,27 +155,23 @@ impl CellStore for Cells {
     }
 
     async fn write(&self, key: &Key, write: &Write) -> Result<Written> {
-        let (when, is): (&str, &[u8]) = match &write.when {
-            When::Always => ("always", b""),
-            When::Absent => ("absent", b""),
-            When::Is(value) => ("is", value),
-        };
-        let (what, value): (&str, &[u8]) = match &write.value {
-            Some(value) => ("set", value),
-            None => ("remove", b""),
-        };
-        let (ttl, told) = (ms(write.ttl), format!("{CHANGED}{key}"));
-        let args = [when.as_bytes(), is, what.as_bytes(), value, ttl.as_bytes(), told.as_bytes()];
-        match self.run(&CELL_WRITE, key, &args).await? {
+        let session = self.link.session().await?;
+        let answer = self.link.run(&session, &CELL_WRITE, |to| {
+            with_args(key, write, |args| written(to, key, args));
+        });
+        match answer.await.map_err(explained)? {
             Value::Int(1) => Ok(Written::Written),
             Value::Int(0) => Ok(Written::Not),
-            _ => Err(odd()),
+            newer => match text(&newer).parse() {
+                Ok(fence) => Ok(Written::Stale(fence)),
+                Err(_) => Err(odd()),
+            },
         }
     }
 
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
         let (by, ttl, told) = (by.to_string(), ms(ttl), format!("{CHANGED}{key}"));
-        let answer = self.run(&CELL_ADD, key, &[by.as_bytes(), ttl.as_bytes(), told.as_bytes()]).await;
+        let answer = self.ask(&CELL_ADD, key, &[by.as_bytes(), ttl.as_bytes(), told.as_bytes()]).await;
         let sum = answer.map_err(|error| match error {
             Error::Refused { store, why } if why.contains("not an integer") || why.contains("wrong kind") => {
                 Error::Refused { store, why: format!("`{key}` is no number") }
@@ -103,6 +184,24 @@ impl CellStore for Cells {
         text(&sum).parse().map_err(|_| odd())
     }
 
+    async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
+        let Some(wires) = &self.wires else { return change_by_comparison(self, key, plan).await };
+        if let Some(changed) = self.attempt(wires, key, plan, true).await? {
+            return Ok(changed);
+        }
+        // The server has forgotten the script, and nothing has changed.
+        self.attempt(wires, key, plan, false).await?.ok_or_else(odd)
+    }
+
+    async fn run(&self, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Answer> {
+        let session = self.link.session().await?;
+        let script = Script::of(source.to_owned());
+        let write = |to: &mut Cmd| {
+            to.arg(keys.len()).arg(keys).arg(args);
+        };
+        answer(self.link.run(&session, &script, write).await.map_err(explained)?)
+    }
+
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
         let known = from.map(|value| sha1_smol::Sha1::from(value).digest().to_string()).unwrap_or_default();
         let (watch, watched_for) = (self.watchers.watch(key), WATCHED_FOR.as_millis().to_string());
@@ -113,7 +212,7 @@ impl CellStore for Cells {
             rung.as_mut().enable();
             let session = self.link.session().await?;
             let args = [known.as_bytes(), self.channel.as_bytes(), watched_for.as_bytes()];
-            let left = match self.run(&CELL_WATCH, key, &args).await? {
+            let left = match self.ask(&CELL_WATCH, key, &args).await? {
                 Value::Int(-1) => return Ok(()),
                 Value::Int(0) => Duration::MAX,
                 Value::Int(left) => Duration::from_millis(left.unsigned_abs()),
@@ -136,6 +235,19 @@ impl CellStore for Cells {
             }
         }
     }
+}
+
+fn answer(value: Value) -> Result<Answer> {
+    Ok(match value {
+        Value::Nil => Answer::Nothing,
+        Value::Int(number) => Answer::Number(number),
+        Value::Boolean(yes) => Answer::Number(i64::from(yes)),
+        Value::BulkString(bytes) => Answer::Bytes(bytes),
+        Value::Double(number) => Answer::Bytes(number.to_string().into_bytes()),
+        Value::Okay | Value::SimpleString(_) => Answer::Bytes(text(&value).into_bytes()),
+        Value::Array(values) => Answer::List(values.into_iter().map(answer).collect::<Result<_>>()?),
+        _ => return Err(odd()),
+    })
 }
 
 impl std::fmt::Debug for Cells {

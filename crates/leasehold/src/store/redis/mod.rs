@@ -46,6 +46,7 @@ use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 use address::Address;
 pub use bare::Bare;
+use bare::wires::Wires;
 use cells::Cells;
 pub use choose::open;
 pub(crate) use choose::open_with;
@@ -133,20 +134,28 @@ impl Redis {
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let heard = ears.clone();
         let listener = Arc::new(move |push: PushInfo| heard.hear(&push));
-        let maker = Maker::new(address, channel.clone(), listener, clock.clone(), settings.timeout);
+        let maker = Maker::new(address.clone(), channel.clone(), listener, clock.clone(), settings.timeout);
         let link = Link::open(maker).await?;
         let link = Arc::new(link);
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
-        let redis = Redis::over(link, ears, clock, settings, channel);
+        let wires = Wires::new(address, clock.clone(), settings.timeout);
+        let redis = Redis::over(link, ears, clock, settings, channel, Some(wires));
         left::give_back(&redis.link, redis.keys.clone(), unwanted);
         Ok(redis)
     }
 
-    fn over(link: Arc<Link>, ears: Ears, clock: Clock, settings: Settings, channel: String) -> Self {
+    fn over(
+        link: Arc<Link>,
+        ears: Ears,
+        clock: Clock,
+        settings: Settings,
+        channel: String,
+        wires: Option<Wires>,
+    ) -> Self {
         let keys = Arc::new(Keys::new(&settings.prefix));
-        let cells = Cells::new(link.clone(), clock.clone(), ears.watchers.clone(), channel.clone());
+        let cells = Cells::new(link.clone(), clock.clone(), ears.watchers.clone(), channel.clone(), wires);
         let together = Together::new(link.clone(), keys.clone(), clock.clone(), channel);
         let manners = Manners::new(settings.yield_every);
         Redis { link, together, keys, cells, ears, clock, settings, manners, seen: AtomicU64::new(0) }

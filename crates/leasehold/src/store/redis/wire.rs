@@ -60,7 +60,7 @@ impl Redis {
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
-        Ok(Redis::over(Arc::new(link), Ears::new(Left::new().0), clock, settings, String::new()))
+        Ok(Redis::over(Arc::new(link), Ears::new(Left::new().0), clock, settings, String::new(), None))
     }
 }
 

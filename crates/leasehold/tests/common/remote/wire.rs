@@ -184,8 +184,8 @@ crosses! {
     enum Acquired { Granted { 0: a } Busy { 0: a } }
     enum Renewed { Until { 0: a } Lost { 0: a } }
     enum Kind { Cell {} Counter {} Latch {} }
-    enum When { Always {} Absent {} Is { 0: a } }
-    enum Written { Written {} Not {} }
+    enum When { Always {} Absent {} Is { 0: a } Fenced { fence: a, kept_for: b } }
+    enum Written { Written {} Not {} Stale { 0: a } }
     enum Released { Released {} NotHeld {} }
     enum Converted { Converted { 0: a } Refused {} NotHeld {} }
     enum Loss { Expired {} Taken {} Deleted {} Unreachable {} HoldLimit {} Clock {} Closed {} Released {} }

@@ -11,7 +11,7 @@ use super::wires::{Call, Wires};
 use crate::error::{Error, Result};
 
 /// One that is under way. Dropped, nothing is changed, unless its last word has been sent.
-pub(super) struct Deal<'a> {
+pub(in crate::store::redis) struct Deal<'a> {
     pub(super) call: Call<'a>,
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Sight {
 }
 
 impl<'a> Deal<'a> {
-    pub(super) async fn begin(wires: &'a Wires) -> Result<Self> {
+    pub(in crate::store::redis) async fn begin(wires: &'a Wires) -> Result<Self> {
         Ok(Deal { call: wires.call().await? })
     }
 
     /// Watches these keys, and looks; what was watched on this connection before is not any more.
-    pub(super) async fn watch(
+    pub(in crate::store::redis) async fn watch(
         &mut self,
         keys: &[&str],
         looks: &[Cmd],
@@ -104,7 +104,10 @@ impl<'a> Deal<'a> {
 
     /// Changes this, all of it or nothing; nothing where somebody was faster, which is the answer `None`. Also what was only
     /// looked at is proven by it.
-    pub(super) async fn close(&mut self, changes: &[Cmd]) -> Result<Option<Vec<Value>>, RedisError> {
+    pub(in crate::store::redis) async fn close(
+        &mut self,
+        changes: &[Cmd],
+    ) -> Result<Option<Vec<Value>>, RedisError> {
         let mut commands = Pipeline::with_capacity(changes.len() + 2);
         commands.cmd("MULTI");
         for change in changes {
@@ -123,8 +126,18 @@ impl<'a> Deal<'a> {
         }
     }
 
+    /// Nothing is watched any more, and the connection is free for others.
+    pub(in crate::store::redis) async fn leave_unchanged(mut self) {
+        // Where that is not certain, it is closed.
+        if let Ok(answers) = self.call.ask(Pipeline::new().cmd("UNWATCH")).await
+            && answers.iter().all(Result::is_ok)
+        {
+            self.leave();
+        }
+    }
+
     /// The connection is free for others. Not to be called after an error: then it is closed.
-    pub(super) fn leave(self) {
+    pub(in crate::store::redis) fn leave(self) {
         self.call.done();
     }
 }

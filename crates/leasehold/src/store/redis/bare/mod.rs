@@ -5,12 +5,12 @@
 //! no line and no hand-over: whoever waits looks again. What stands in the keys is what the scripts write there (`mark`), so
 //! that clients with and without them exclude each other.
 
-mod deal;
+pub(super) mod deal;
 mod mark;
 mod native;
 mod rules;
 mod view;
-mod wires;
+pub(super) mod wires;
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;

@@ -16,7 +16,7 @@ use crate::sync::{Mutex, lock};
 const WIRES_MAX: usize = 4;
 
 /// The connections of a client: made when they are needed, and kept.
-pub(super) struct Wires {
+pub(in crate::store::redis) struct Wires {
     address: Address,
     clock: Clock,
     timeout: Duration,
@@ -34,7 +34,7 @@ struct Wire {
 ///
 /// It goes back only when it is [`done`](Call::done): whoever is dropped between two messages leaves no transaction begun and
 /// nothing watched, since the connection ends with it.
-pub(super) struct Call<'a> {
+pub(in crate::store::redis) struct Call<'a> {
     wires: &'a Wires,
     wire: Wire,
     /// Whether nothing has been heard on it since somebody else used it.
@@ -45,10 +45,15 @@ pub(super) struct Call<'a> {
 impl Wires {
     /// Connects once, so that what is wrong is known at once.
     pub(super) async fn open(address: Address, clock: Clock, timeout: Duration) -> Result<Self> {
-        let seats = Semaphore::new(WIRES_MAX);
-        let wires = Wires { address, clock, timeout, idle: Mutex::default(), seats };
+        let wires = Wires::new(address, clock, timeout);
         wires.call().await?.done();
         Ok(wires)
+    }
+
+    /// Connects when the first is needed.
+    pub(in crate::store::redis) fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
+        let seats = Semaphore::new(WIRES_MAX);
+        Wires { address, clock, timeout, idle: Mutex::default(), seats }
     }
 
     /// A connection for one; waits for it as long as a request may take.

@@ -1,6 +1,6 @@
 -- Adds to a number, which gets its end when it is made, and tells who watches it.
 --
--- KEYS: the number's key, {key}:watch
+-- KEYS: the number's key, {key}:watch, {key}:fence (not used)
 -- ARGV: 1 how much, 2 its ttl (ms) or nothing, 3 what watchers are told
 -- Reply: the sum, as text: a number of this protocol's scripts has 53 bits
 -- Guards: there is no moment at which a number that is to end has no end; what does not fit is refused by the server.

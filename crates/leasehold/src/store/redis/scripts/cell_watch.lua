@@ -1,6 +1,6 @@
 -- Has a client told of the next change of a value, unless it has changed already.
 --
--- KEYS: the value's key, {key}:watch
+-- KEYS: the value's key, {key}:watch, {key}:fence (not used)
 -- ARGV: 1 SHA-1 of the value it knows, in hex, or nothing if it knows of none; 2 its channel, or nothing if nobody listens;
 --       3 for how long (ms)
 -- Reply: -1 (it is another value) | 0 (the same, without an end) | what is left of it (ms)

@@ -1,0 +1,178 @@
+//! A real PostgreSQL as a child process, for what a lock protects there.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, geteuid};
+
+use crate::error::{Error, Result};
+use crate::process::{Process, UNLESS_ORPHANED};
+use crate::server::Home;
+
+/// How long it may take to come up: a second on a machine that is not busy.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+
+const LOOKS_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// Whom it runs as where we are root, which it refuses to be.
+const USER: &str = "postgres";
+
+/// Where Debian has its programs.
+const DEBIAN: &str = "/usr/lib/postgresql";
+
+/// A PostgreSQL server with a database of its own, which is empty. It listens on a socket in its directory and nowhere else,
+/// keeps nothing safe, and lives as long as this value and this process.
+#[derive(Debug)]
+pub struct Postgres {
+    /// First, because fields are dropped in order.
+    process: Process,
+    home: Home,
+}
+
+impl Postgres {
+    /// Makes a database, and starts the server.
+    pub fn start() -> Result<Self> {
+        let (initdb, server) = (program("initdb")?, program("postgres")?);
+        let home = Home::new()?;
+        let data = home.0.join("data");
+        fs::create_dir(&data)?;
+        let owner = owner()?;
+        if let Some((user, group)) = owner {
+            for path in [&home.0, &data] {
+                chown(path, Some(user), Some(group))?;
+            }
+        }
+        let log = home.0.join("log");
+        let failed = |program: &Path, why: String| {
+            let log = fs::read(&log).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log).into_owned();
+            Error::NotStarted { program: program.to_owned(), why, log }
+        };
+        let open = || File::options().create(true).append(true).open(&log);
+
+        let data = data.display().to_string();
+        let made = as_owner(owner, &[initdb.as_os_str()])
+            .args(["-D", &data, "--username", USER, "--auth", "trust", "--no-sync", "--no-instructions"])
+            .args(["--encoding", "UTF8", "--locale", "C"])
+            .current_dir(&home.0)
+            .stdin(Stdio::null())
+            .stdout(open()?)
+            .stderr(open()?)
+            .status()?;
+        if !made.success() {
+            return Err(failed(&initdb, made.to_string()));
+        }
+
+        let socket = home.0.display().to_string();
+        // To become somebody else takes back what the kernel was told of our death; so it is told again.
+        let parent = std::process::id().to_string();
+        let (user, group) = owner.map_or((String::new(), String::new()), |(user, group)| {
+            (format!("--reuid={user}"), format!("--regid={group}"))
+        });
+        let server_path = server.display().to_string();
+        let become_owner = [&user, &group, "--clear-groups", "setpriv", "--pdeathsig", "KILL"];
+        let unless_orphaned = ["sh", "-c", UNLESS_ORPHANED, &parent, &server_path];
+        let options = [
+            "-D",
+            &data,
+            "-k",
+            &socket,
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "fsync=off",
+            "-c",
+            "full_page_writes=off",
+        ];
+        let process = match owner {
+            Some(_) => {
+                let args = [&become_owner[..], &unless_orphaned, &options].concat();
+                Process::start(Path::new("setpriv"), &args, &home.0, open()?)?
+            }
+            None => Process::start(&server, &options, &home.0, open()?)?,
+        };
+        let postgres = Postgres { process, home };
+        let since = Instant::now();
+        while postgres.sql("SELECT 1")?.is_err() {
+            if let Some(status) = postgres.process.wait(Duration::ZERO) {
+                return Err(failed(&server, status.to_string()));
+            } else if since.elapsed() > STARTS_WITHIN {
+                return Err(failed(&server, "it does not answer".to_owned()));
+            }
+            thread::sleep(LOOKS_AGAIN_AFTER);
+        }
+        Ok(postgres)
+    }
+
+    /// What it answers to SQL: rows and what became of each statement, line by line; or what it says is wrong, where nothing
+    /// after that is executed.
+    pub fn sql(&self, text: &str) -> Result<std::result::Result<String, String>> {
+        let output = self.psql().args(["-c", text]).stdin(Stdio::null()).output()?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        Ok(if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) })
+    }
+
+    /// A session of its own: `psql`, without an end, a start file or a frame around what it says. It ends with its standard
+    /// input.
+    pub fn psql(&self) -> Command {
+        let mut command = Command::new("psql");
+        command
+            .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "postgres", "-h"])
+            .arg(&self.home.0);
+        command
+    }
+}
+
+impl Drop for Postgres {
+    /// In good order, so that no shared memory is left; it is killed if that takes too long.
+    fn drop(&mut self) {
+        let _ = self.process.signal(Signal::INT);
+        let _ = self.process.wait(Duration::from_secs(10));
+    }
+}
+
+/// Debian has them in a directory for each version, of which one is on PATH or none.
+fn program(name: &'static str) -> Result<PathBuf> {
+    let mut versions: Vec<PathBuf> = match fs::read_dir(DEBIAN) {
+        Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+        Err(_) => Vec::new(),
+    };
+    versions.sort();
+    let debian = versions.into_iter().rev().map(|version| version.join("bin"));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places = debian.chain(env::split_paths(&path)).map(|folder| folder.join(name));
+    places.find(|program| program.is_file()).ok_or(Error::NoProgram(name))
+}
+
+/// Whom it has to run as, if not as ourselves. Debian's package makes the user, and a directory that is its.
+fn owner() -> Result<Option<(u32, u32)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let home = fs::metadata("/var/lib/postgresql").map_err(|_| Error::NoProgram("postgres"))?;
+    match (home.uid(), home.gid()) {
+        (0, _) => Err(io::Error::other("there is no user `postgres`").into()),
+        ids => Ok(Some(ids)),
+    }
+}
+
+fn as_owner(owner: Option<(u32, u32)>, command: &[&OsStr]) -> Command {
+    let mut all = Command::new(match owner {
+        Some(_) => OsStr::new("setpriv"),
+        None => command[0],
+    });
+    match owner {
+        Some((user, group)) => all
+            .args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"])
+            .args(command),
+        None => all.args(&command[1..]),
+    };
+    all
+}

@@ -1,0 +1,294 @@
+//! `Cell`: a value that is read, compared and set in one step.
+
+use std::fmt;
+use std::time::Duration;
+
+#[cfg(feature = "json")]
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::Place;
+use super::store::{When, Write, Written};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::ttl::Ttl;
+
+/// How long a fence is remembered when its value is gone, where nothing else is said: a day.
+const FENCE_KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
+
+/// How often an update is tried where nothing else is said.
+const TRIES: u32 = 32;
+
+/// A value that is changed without a lock, from [`Cells::cell`](super::Cells::cell) (any serde type, as JSON) or
+/// [`Cells::bytes`](super::Cells::bytes).
+///
+/// Each call is one step of the store. What it writes lasts as long as [`ttl`](Cell::ttl) says, counted anew with every write,
+/// and for good where nothing is said.
+///
+/// JSON is compared as such: spaces, and the order of fields, do not matter.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # let locks = leasehold::connect("memory:").await?;
+/// let leader = locks.cells().cell::<String>("leader").ttl(std::time::Duration::from_secs(30));
+/// assert!(leader.set_if_absent(&"a".into()).await?);
+/// assert!(!leader.set_if_absent(&"b".into()).await?);
+/// assert!(leader.compare_and_set(&"a".into(), &"b".into()).await?);
+/// assert!(!leader.compare_and_delete(&"a".into()).await?); // it is another's by now
+/// assert_eq!(leader.get().await?.as_deref(), Some("b"));
+/// # Ok(()) }
+/// ```
+#[must_use = "a cell does nothing until it is read or written"]
+pub struct Cell<T> {
+    pub(super) place: Place,
+    pub(super) code: Code<T>,
+    pub(super) tries: u32,
+    fence_kept_for: Duration,
+}
+
+/// How a value is written down.
+pub(super) struct Code<T> {
+    pub(super) write: fn(&T) -> Result<Vec<u8>>,
+    pub(super) read: fn(&[u8]) -> Result<T>,
+    /// Whether what is kept means this value, although it is written in another way.
+    means: fn(&[u8], &T) -> bool,
+}
+
+impl<T> Cell<T> {
+    fn new(place: Place, code: Code<T>) -> Self {
+        Cell { place, code, tries: TRIES, fence_kept_for: FENCE_KEPT_FOR }
+    }
+
+    /// How long what is written lasts, from each write. Without this it stays.
+    pub fn ttl(mut self, time: Duration) -> Self {
+        self.place.ttl(time);
+        self
+    }
+
+    /// How often an [`update`](Cell::update) is tried before it is given up: 32 times where nothing is said.
+    pub fn tries(mut self, tries: u32) -> Self {
+        if tries == 0 {
+            self.place.refuse(Error::invalid("tries", "0", "an update is tried once at least"));
+        }
+        self.tries = tries;
+        self
+    }
+
+    /// How long the fence of [`set_fenced`](Cell::set_fenced) is remembered when the value is gone: a day where nothing is
+    /// said. Longer than anybody sleeps who has an older one.
+    pub fn fence_kept_for(mut self, time: Duration) -> Self {
+        self.fence_kept_for = time;
+        self
+    }
+
+    /// What is there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where what is kept is no such value; [`Error::Unreachable`] where the store does not answer;
+    /// [`Error::Unsupported`] where it keeps no values.
+    ///
+    /// # Cancel safety
+    /// Changes nothing; can be dropped at any time.
+    pub async fn get(&self) -> Result<Option<T>> {
+        let terms = self.place.terms()?;
+        let store = self.place.store("a cell")?;
+        let kept = self.place.client.in_time(store.read(&terms.key)).await?;
+        kept.map(|kept| self.read(&kept.value)).transpose()
+    }
+
+    /// Writes it, whatever is there.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] where no answer came: it may have been written. [`Error::Unsupported`] where the store keeps no
+    /// values.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    pub async fn set(&self, value: &T) -> Result<()> {
+        self.put(When::Always, Some(value)).await.map(drop)
+    }
+
+    /// Writes it where nothing is; says whether it did.
+    ///
+    /// # Errors
+    /// As [`set`](Cell::set).
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has happened or it has not.
+    pub async fn set_if_absent(&self, value: &T) -> Result<bool> {
+        self.put(When::Absent, Some(value)).await
+    }
+
+    /// Writes `new` where `current` is; says whether it did.
+    ///
+    /// # Errors
+    /// As [`set`](Cell::set).
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has happened or it has not.
+    pub async fn compare_and_set(&self, current: &T, new: &T) -> Result<bool> {
+        self.put_where(current, Some(new)).await
+    }
+
+    /// Removes it if it is this; says whether it did.
+    ///
+    /// # Errors
+    /// As [`set`](Cell::set).
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has happened or it has not.
+    pub async fn compare_and_delete(&self, current: &T) -> Result<bool> {
+        self.put_where(current, None).await
+    }
+
+    /// Removes it, whatever it is.
+    ///
+    /// # Errors
+    /// As [`set`](Cell::set).
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    pub async fn delete(&self) -> Result<()> {
+        self.put(When::Always, None).await.map(drop)
+    }
+
+    /// Writes it unless something was written under a higher fence: whoever has lost its lease and does not know it yet
+    /// cannot overwrite what its successor wrote.
+    ///
+    /// The fence is compared and remembered in the same step, for as long as there is a value and
+    /// [a day longer](Cell::fence_kept_for). The same fence may write again. Who writes without a fence is not asked for one.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let locks = leasehold::connect("memory:").await?;
+    /// let report = locks.cells().cell::<String>("report");
+    /// let lease = locks.mutex("report").lock().await?;
+    /// report.set_fenced(lease.fence(), &"done".into()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Stale`], which names the higher fence; else as [`set`](Cell::set).
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    pub async fn set_fenced(&self, fence: Fence, value: &T) -> Result<()> {
+        self.put(self.fenced(fence)?, Some(value)).await.map(drop)
+    }
+
+    /// Removes it unless something was written under a higher fence; the fence stays remembered.
+    ///
+    /// # Errors
+    /// As [`set_fenced`](Cell::set_fenced).
+    ///
+    /// # Cancel safety
+    /// As [`set_fenced`](Cell::set_fenced).
+    pub async fn delete_fenced(&self, fence: Fence) -> Result<()> {
+        self.put(self.fenced(fence)?, None).await.map(drop)
+    }
+
+    fn fenced(&self, fence: Fence) -> Result<When> {
+        Ok(When::Fenced { fence, kept_for: Ttl::new(self.fence_kept_for)? })
+    }
+
+    async fn put(&self, when: When, value: Option<&T>) -> Result<bool> {
+        let terms = self.place.terms()?;
+        let value = value.map(self.code.write).transpose()?;
+        let write = Write { when, value, ttl: terms.ttl };
+        let store = self.place.store("a cell")?;
+        let name = terms.key.name();
+        match self.place.changing(name, store.write(&terms.key, &write)).await? {
+            Written::Written => Ok(true),
+            Written::Not => Ok(false),
+            Written::Stale(newer) => {
+                // Only what has a fence is asked for one.
+                let When::Fenced { fence, .. } = write.when else { return Ok(false) };
+                Err(Error::Stale { name: name.clone(), fence, newer })
+            }
+        }
+    }
+
+    async fn put_where(&self, current: &T, new: Option<&T>) -> Result<bool> {
+        let terms = self.place.terms()?;
+        let mut as_written = (self.code.write)(current)?;
+        loop {
+            if self.put(When::Is(as_written.clone()), new).await? {
+                return Ok(true);
+            }
+            // Another program may write the same in another way.
+            let store = self.place.store("a cell")?;
+            match self.place.client.in_time(store.read(&terms.key)).await? {
+                Some(kept) if kept.value != as_written && (self.code.means)(&kept.value, current) => {
+                    as_written = kept.value;
+                }
+                _ => return Ok(false),
+            }
+        }
+    }
+
+    pub(super) fn read(&self, kept: &[u8]) -> Result<T> {
+        (self.code.read)(kept).map_err(|error| match (error, &self.place.terms) {
+            (Error::Invalid { what, why, .. }, Ok(terms)) => Error::invalid(what, terms.key.name(), why),
+            (error, _) => error,
+        })
+    }
+}
+
+impl Cell<Vec<u8>> {
+    pub(crate) fn bytes(place: Place) -> Self {
+        let code = Code {
+            write: |value: &Vec<u8>| Ok(value.clone()),
+            read: |kept| Ok(kept.to_vec()),
+            means: |kept, value| kept == value,
+        };
+        Cell::new(place, code)
+    }
+}
+
+#[cfg(feature = "json")]
+impl<T: Serialize + DeserializeOwned> Cell<T> {
+    pub(crate) fn json(place: Place) -> Self {
+        let code = Code {
+            write: |value| {
+                let why = |error: serde_json::Error| format!("it cannot be written as JSON: {error}");
+                serde_json::to_vec(value).map_err(|error| Error::invalid("value", "…", why(error)))
+            },
+            // Not in serde's words: they may have the value in them.
+            read: |kept| {
+                serde_json::from_slice(kept).map_err(|error| {
+                    let what = if error.is_data() { "JSON of another form" } else { "no JSON" };
+                    let why = format!(
+                        "what is kept under its name is {what} (line {}, column {}); remove that, or choose another name",
+                        error.line(),
+                        error.column()
+                    );
+                    Error::invalid("cell", "…", why)
+                })
+            },
+            means: |kept, value| {
+                let kept: Option<serde_json::Value> = serde_json::from_slice(kept).ok();
+                kept.is_some() && kept == serde_json::to_value(value).ok()
+            },
+        };
+        Cell::new(place, code)
+    }
+}
+
+impl<T> Clone for Code<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Code<T> {}
+
+impl<T> Clone for Cell<T> {
+    fn clone(&self) -> Self {
+        Cell { place: self.place.clone(), ..*self }
+    }
+}
+
+impl<T> fmt::Debug for Cell<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.show("Cell", f)
+    }
+}

@@ -1,0 +1,287 @@
+//! `Script`: a user's own change of several keys, as one step of the server.
+
+use std::fmt;
+
+use super::store::{Answer, Key, Kind};
+use crate::error::{Error, Result};
+use crate::locks::Client;
+use crate::name::IntoName;
+use crate::sync::Arc;
+
+/// A script of your own, from [`Cells::script`](super::Cells::script): Lua that a Redis or Valkey server runs in one step.
+///
+/// It is sent once; after that the server knows it by its digest, and is sent it again where it has forgotten it.
+///
+/// A script that fails half way leaves what it had written: check first, write then. It tells nobody: whoever watches a cell
+/// that it writes finds out within a second.
+///
+/// ```no_run
+/// # async fn example(locks: leasehold::Locks) -> leasehold::Result<()> {
+/// let take = locks.cells().script(
+///     "local left = tonumber(redis.call('GET', KEYS[1]) or '0') - tonumber(ARGV[1])
+///      if left < 0 then return nil end
+///      redis.call('SET', KEYS[1], string.format('%d', left))
+///      return left",
+/// );
+/// let left: Option<i64> = take.call().counter("stock").arg(3).run().await?;
+/// # let _ = left; Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "a script does nothing until it is called"]
+pub struct Script {
+    client: Arc<Client>,
+    source: Arc<String>,
+}
+
+/// One call of a [`Script`]: its keys and its arguments, in the order in which they are named.
+#[derive(Clone)]
+#[must_use = "a call does nothing until it is run"]
+pub struct Call {
+    script: Script,
+    keys: Result<Vec<Vec<u8>>>,
+    args: Vec<Vec<u8>>,
+}
+
+impl Script {
+    pub(crate) fn new(client: Arc<Client>, source: String) -> Self {
+        Script { client, source: Arc::new(source) }
+    }
+
+    /// Begins a call.
+    pub fn call(&self) -> Call {
+        Call { script: self.clone(), keys: Ok(Vec::new()), args: Vec::new() }
+    }
+}
+
+impl Call {
+    /// The next of `KEYS` is this cell's.
+    pub fn cell(self, name: impl IntoName) -> Self {
+        let key = name.into_name().map(|name| Key::new(Kind::Cell, name).to_string());
+        self.with_key(key.map(String::into_bytes))
+    }
+
+    /// The next of `KEYS` is this counter's.
+    pub fn counter(self, name: impl IntoName) -> Self {
+        let key = name.into_name().map(|name| Key::new(Kind::Counter, name).to_string());
+        self.with_key(key.map(String::into_bytes))
+    }
+
+    /// The next of `KEYS` is this, as it stands. A key that is to go together with a cell has the cell's own key as its tag:
+    /// `{cell:NAME}:log` beside the cell `NAME`.
+    pub fn key(self, key: impl AsRef<[u8]>) -> Self {
+        self.with_key(Ok(key.as_ref().to_vec()))
+    }
+
+    /// The next of `ARGV`.
+    pub fn arg(mut self, arg: impl Into<Arg>) -> Self {
+        self.args.push(arg.into().0);
+        self
+    }
+
+    fn with_key(mut self, key: Result<Vec<u8>>) -> Self {
+        if let Ok(keys) = &mut self.keys {
+            match key {
+                Ok(key) => keys.push(key),
+                Err(error) => self.keys = Err(error),
+            }
+        }
+        self
+    }
+
+    /// Has the server run it, and gives its answer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where it has no key, where its keys are not all in one slot (nothing is sent then), or where the
+    /// answer is none of this type; [`Error::Refused`] where the server or the script itself says no: what the script had
+    /// written by then stays; [`Error::Unreachable`] where no answer came, and it may have run;
+    /// [`Error::Unsupported`] where the store runs no scripts.
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, it has run or it has not, all of it.
+    pub async fn run<R: FromAnswer>(&self) -> Result<R> {
+        let keys = self.keys.as_ref().map_err(Clone::clone)?;
+        one_slot(keys)?;
+        let client = &self.script.client;
+        client.check_open()?;
+        let store = client.cells("scripts")?;
+        let answer = client.in_time(store.run(&self.script.source, keys, &self.args)).await?;
+        R::from_answer(answer).ok_or_else(|| {
+            Error::invalid("answer of a script", "…", "it is not of the type that was asked for")
+        })
+    }
+}
+
+/// An argument of a script.
+#[derive(Clone)]
+pub struct Arg(Vec<u8>);
+
+macro_rules! args {
+    ($($as_text:ty),*; $($as_bytes:ty),*) => {
+        $(impl From<$as_text> for Arg {
+            fn from(arg: $as_text) -> Self {
+                Arg(arg.to_string().into_bytes())
+            }
+        })*
+        $(impl From<$as_bytes> for Arg {
+            fn from(arg: $as_bytes) -> Self {
+                Arg(arg.to_vec())
+            }
+        })*
+    };
+}
+
+args!(i32, u32, i64, u64, usize, &str, String, crate::fence::Fence; &[u8], Vec<u8>, &Vec<u8>);
+
+/// What an answer of a script can be had as: a number, text, bytes, a list, perhaps nothing.
+pub trait FromAnswer: Sized {
+    /// Nothing where it is none.
+    fn from_answer(answer: Answer) -> Option<Self>;
+}
+
+impl FromAnswer for Answer {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        Some(answer)
+    }
+}
+
+/// Whatever it is.
+impl FromAnswer for () {
+    fn from_answer(_: Answer) -> Option<Self> {
+        Some(())
+    }
+}
+
+/// A number, also one that is written in digits.
+impl FromAnswer for i64 {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Number(number) => Some(number),
+            Answer::Bytes(bytes) => std::str::from_utf8(&bytes).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// 1 or 0; or nothing, which is what Lua's `false` comes to.
+impl FromAnswer for bool {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Number(number @ (0 | 1)) => Some(number == 1),
+            Answer::Nothing => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl FromAnswer for Vec<u8> {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+impl FromAnswer for String {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Bytes(bytes) => String::from_utf8(bytes).ok(),
+            Answer::Number(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+}
+
+impl<T: FromAnswer> FromAnswer for Option<T> {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Nothing => Some(None),
+            answer => T::from_answer(answer).map(Some),
+        }
+    }
+}
+
+impl<T: FromAnswer> FromAnswer for Vec<T> {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::List(answers) => answers.into_iter().map(T::from_answer).collect(),
+            _ => None,
+        }
+    }
+}
+
+/// Where keys of a cluster are: a script has all of its keys in one place, or runs nowhere.
+fn one_slot(keys: &[Vec<u8>]) -> Result<()> {
+    let refused = |given: String, why| Err(Error::invalid("keys of a script", given, why));
+    let Some((first, others)) = keys.split_first() else {
+        return refused(
+            "none".to_owned(),
+            "name every key it touches: by them the server is found that runs it",
+        );
+    };
+    match others.iter().find(|key| slot(key) != slot(first)) {
+        None => Ok(()),
+        Some(key) => {
+            let both = format!("{} and {}", String::from_utf8_lossy(first), String::from_utf8_lossy(key));
+            refused(
+                both,
+                "they may be on different servers; give them the same tag in braces, as in `{cell:NAME}:log`",
+            )
+        }
+    }
+}
+
+/// What is between the first brace and the next counts, if there is anything, and else the whole key: CRC-16 (XMODEM).
+fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    let mut crc: u16 = 0;
+    for byte in tag.unwrap_or(key) {
+        crc ^= u16::from(*byte) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+        }
+    }
+    crc % 16_384
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Script").field("bytes", &self.source.len()).finish_non_exhaustive()
+    }
+}
+
+/// Arguments are the user's, and may be secret.
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.keys.as_ref().map(Vec::len);
+        f.debug_struct("Call").field("keys", &keys).field("args", &self.args.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Arg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arg({} bytes)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_where_a_cluster_has_it() {
+        // As `CLUSTER KEYSLOT` says.
+        for (key, at) in
+            [("123456789", 12_739), ("foo", 12_182), ("{foo}:bar", 12_182), ("a{foo}{bar}", 12_182)]
+        {
+            assert_eq!(slot(key.as_bytes()), at, "{key}");
+        }
+        assert_eq!(slot(b"{}foo"), slot(b"{}foo"));
+        assert_ne!(slot(b"{}foo"), slot(b"foo"), "an empty tag is none");
+        assert_eq!(slot(b"cell:x"), slot(b"{cell:x}:log"));
+    }
+}
