@@ -27,6 +27,7 @@
 //! - [`Locks::once`] gives [`Once`]: at most one run per period.
 //! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
 //! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
+//! - [`Locks::rate_limit`] gives a [`RateLimit`]: so much in such a time, for all who use the name.
 //! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
@@ -70,6 +71,7 @@ mod tenancy;
 mod token;
 mod ttl;
 
+pub use cells::rate::{RateLimit, Taken};
 pub use claim::{
     Acquired, Adopted, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Permits, Released, Renewed,
     Share, Status, Ticket, Wait, Waiter,
@@ -102,6 +104,8 @@ pub use ttl::Ttl;
 mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../../docs/rates.md")]
+    struct Rates;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
     #[cfg(feature = "redis")]

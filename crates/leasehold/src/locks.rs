@@ -5,6 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
+use crate::cells::rate::RateLimit;
+use crate::cells::rate::line::Lines;
 use crate::cells::store::CellStore;
 use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
@@ -48,6 +50,7 @@ pub(crate) struct Client {
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
     pub(crate) scopes: Scopes,
+    pub(crate) lines: Lines,
     ids: AtomicU64,
 }
 
@@ -72,6 +75,7 @@ impl Locks {
             defaults: options,
             closing: Arc::default(),
             scopes: Scopes::default(),
+            lines: Lines::default(),
             ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
@@ -104,6 +108,13 @@ impl Locks {
     /// A name or a count that is not valid is reported when it is used.
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch::new(self.client.clone(), name.into_name(), count)
+    }
+
+    /// So much in such a time, for all who use the name.
+    ///
+    /// A name or a limit that is not valid is reported when something is taken.
+    pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
+        RateLimit::new(self.client.clone(), name.into_name())
     }
 
     /// Several names at once, all or none, on one lease.

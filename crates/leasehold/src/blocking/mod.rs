@@ -17,6 +17,7 @@ mod engine;
 mod kinds;
 mod lease;
 mod once;
+mod rate;
 mod scope;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use election::{Changes, Election, Leadership};
 pub use kinds::{All, Latch, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
 pub use once::{Once, Turn};
+pub use rate::RateLimit;
 pub use scope::{CountedLease, ReentrantMutex, Scope};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
@@ -87,6 +89,11 @@ impl Locks {
     /// A gate that is closed until so many have counted down. See [`crate::Locks::latch`].
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch { inner: self.inner.latch(name, count), engine: self.engine.clone() }
+    }
+
+    /// So much in such a time, for all who use the name. See [`crate::Locks::rate_limit`].
+    pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
+        RateLimit { inner: self.inner.rate_limit(name), engine: self.engine.clone() }
     }
 
     /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].

@@ -5,6 +5,8 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 
+use super::limits::Limits;
+use crate::cells::rate::{Limit, Taken};
 use crate::cells::store::{CellStore, Kept, Key, Write, Written};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -17,6 +19,7 @@ pub(super) struct Cells {
     clock: Clock,
     table: Mutex<Table>,
     watchers: Watchers,
+    limits: Limits,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +68,7 @@ impl Table {
 
 impl Cells {
     pub(super) fn new(clock: Clock) -> Self {
-        Cells { clock, table: Mutex::default(), watchers: Watchers::default() }
+        Cells { clock, table: Mutex::default(), watchers: Watchers::default(), limits: Limits::default() }
     }
 
     /// The table without what has ended by now.
@@ -130,6 +133,10 @@ impl CellStore for Cells {
             self.watchers.ring(&key.to_string());
         }
         sum
+    }
+
+    async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
+        Ok(self.limits.take(&limit.place(key), limit, weight, || self.clock.now()))
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
