@@ -114,6 +114,11 @@ pub(crate) enum Command {
     /// whoever needs all of them waits. It is forgotten a day after somebody counted down last.
     #[command(subcommand)]
     Latch(Latch),
+    /// Run a command only so often, whoever asks for it and wherever
+    ///
+    /// Waits until NAME lets it through, and becomes COMMAND; without one, exits with 0. At most MAX get through in any PERIOD,
+    /// of all who use the same store, counted by the store's clock. Nothing is held meanwhile, and nothing has to be given back.
+    Rate(Rate),
     /// See whether the store is fit for locks, and what to do where it is not
     ///
     /// One line for each thing that was looked at: good, caution or bad, what was seen, and what to do about it. Nothing is
@@ -204,6 +209,62 @@ pub(crate) struct LatchOf {
     pub(crate) name: OsString,
     /// How many have to count down; the same for all who use it
     pub(crate) count: u32,
+}
+
+#[derive(Debug, Arguments)]
+#[command(
+    override_usage = "leasehold rate [OPTIONS] --per <DUR> --max <N> <NAME> [-- <COMMAND>...]\n       leasehold rate [OPTIONS] --per <DUR> --max <N> <NAME> -c <STRING>",
+    after_help = "\
+Exit codes: COMMAND's own; 0 if it was let through and there is no COMMAND; 64 usage, 69 store unreachable, 75 not let through, \
+78 configuration, 125 internal, 126 COMMAND cannot be executed, 127 COMMAND not found.
+
+Examples:
+  leasehold rate mails --max 100 --per 1m -- ./send.sh     at most 100 in any minute
+  leasehold rate -n alerts --max 1 --per 1h -- ./page-me   once an hour, else exit 75
+  leasehold rate -n logins:alice --max 5 --per 15m         for scripts: 0 is yes, 75 is no
+  leasehold rate api --max 9 --per 1s --algorithm gcra -- ./call   evenly"
+)]
+pub(crate) struct Rate {
+    /// The name of the limit
+    pub(crate) name: OsString,
+    /// The command and its arguments; put `--` before it
+    #[arg(trailing_var_arg = true, conflicts_with = "string")]
+    pub(crate) command: Vec<OsString>,
+    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
+    #[arg(short = 'c', value_name = "STRING")]
+    pub(crate) string: Option<OsString>,
+    /// The period: from 10ms to 366d. Limits of other periods count apart
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Limit")]
+    pub(crate) per: Duration,
+    /// How much is let through in a period
+    #[arg(long, value_name = "N", help_heading = "Limit")]
+    pub(crate) max: u32,
+    /// What is counted: all of the last period; windows one after the other, which let through up to twice as much around
+    /// the end of one; or an even flow
+    #[arg(long, value_name = "HOW", default_value = "sliding", help_heading = "Limit")]
+    pub(crate) algorithm: Algorithm,
+    /// How many an even flow lets through at once; that many come on top of MAX in a period, less one [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Limit")]
+    pub(crate) burst: Option<u32>,
+    /// How much this one counts
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Limit")]
+    pub(crate) weight: u32,
+    /// Do not wait: fail at once if it is not let through
+    #[arg(short, long, conflicts_with = "wait", help_heading = "Waiting")]
+    pub(crate) nonblock: bool,
+    /// Wait at most so long (a bare number is seconds); if that cannot be enough, fail at once
+    #[arg(short, long, value_name = "DUR", value_parser = duration::parse, help_heading = "Waiting")]
+    pub(crate) wait: Option<Duration>,
+    /// The exit code if it was not let through
+    #[arg(short = 'E', long, value_name = "N", default_value_t = 75, help_heading = "Waiting")]
+    pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Algorithm {
+    Sliding,
+    Fixed,
+    Gcra,
 }
 
 /// How long to wait for a lock.

@@ -20,7 +20,7 @@ use leasehold::doctor::Report;
 use leasehold::{Error, Locks, Name, Options};
 
 use args::{Args, Command, Global};
-use commands::{detached, doctor, evict, exec, latch, look, manual};
+use commands::{detached, doctor, evict, exec, latch, look, manual, rate};
 use config::Chosen;
 use exit::Failure;
 use voice::Voice;
@@ -72,7 +72,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         if let Command::Doctor = args.command {
             let report = examine(&args.global, voice)?.await?;
             return doctor::doctor(&report, args.global.output);
@@ -86,6 +86,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
             Command::Adopt(args) => evict::adopt(&locks, args, output).await,
             Command::Lock(args) => detached::lock(&locks, args, output, voice).await,
             Command::Latch(asked) => latch::latch(&locks, asked, output).await,
+            Command::Rate(asked) => rate::rate(&locks, asked, output, voice).await,
             Command::Extend(args) => detached::extend(&locks, args, output).await,
             Command::Unlock(args) => detached::unlock(&locks, args, output).await,
             Command::Run(_)
@@ -96,7 +97,12 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
         };
         locks.close().await;
         done
-    })
+    });
+    drop(runtime);
+    match &args.command {
+        Command::Rate(asked) => done.map(|_| rate::follow(asked)),
+        _ => done,
+    }
 }
 
 /// Finds out which store, at once, and then connects to it.

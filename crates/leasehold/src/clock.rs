@@ -441,6 +441,18 @@ mod manual {
             manual.now_ns.fetch_add(super::saturating_ns(duration), Ordering::SeqCst);
         }
 
+        /// Sets a manual clock back, as nobody should: for what has to stand that all the same.
+        ///
+        /// # Panics
+        /// On a clock that moves by itself, and before its beginning.
+        pub fn set_back(&self, duration: Duration) {
+            let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };
+            let back = super::saturating_ns(duration);
+            let set =
+                manual.now_ns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| now.checked_sub(back));
+            assert!(set.is_ok(), "a clock begins somewhere");
+        }
+
         /// Moves a manual clock to its next timer and wakes who is due; false where nobody sleeps.
         pub fn advance_to_next(&self) -> bool {
             let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };

@@ -29,6 +29,7 @@
 //! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
 //! - [`Locks::cells`] gives [`Cells`], for what needs no lock at all: a [`Counter`], a [`Cell`] that is compared and set, updated
 //!   optimistically or written under a fence, a [`Script`] of your own. When to use which: `docs/cells.md`.
+//! - [`Locks::rate_limit`] gives a [`RateLimit`]: so much in such a time, for all who use the name.
 //! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
@@ -75,6 +76,7 @@ mod ttl;
 pub use cells::Cells;
 pub use cells::cell::Cell;
 pub use cells::counter::Counter;
+pub use cells::rate::{RateLimit, Taken};
 pub use cells::script::Script;
 pub use cells::update::{Next, Updated};
 pub use claim::{
@@ -112,6 +114,8 @@ mod documents {
     #[cfg(feature = "json")]
     #[doc = include_str!("../../../docs/cells.md")]
     struct Cells;
+    #[doc = include_str!("../../../docs/rates.md")]
+    struct Rates;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
     #[cfg(feature = "redis")]

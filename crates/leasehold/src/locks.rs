@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::acquire::Request;
 use crate::cells::Cells;
+use crate::cells::rate::RateLimit;
+use crate::cells::rate::line::Lines;
 use crate::cells::store::CellStore;
 use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
@@ -49,6 +51,7 @@ pub(crate) struct Client {
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
     pub(crate) scopes: Scopes,
+    pub(crate) lines: Lines,
     ids: AtomicU64,
 }
 
@@ -73,6 +76,7 @@ impl Locks {
             defaults: options,
             closing: Arc::default(),
             scopes: Scopes::default(),
+            lines: Lines::default(),
             ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
@@ -110,6 +114,13 @@ impl Locks {
     /// What needs no lock: counters, values that are compared and set, optimistic updates, scripts.
     pub fn cells(&self) -> Cells {
         Cells::new(self.client.clone())
+    }
+
+    /// So much in such a time, for all who use the name.
+    ///
+    /// A name or a limit that is not valid is reported when something is taken.
+    pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
+        RateLimit::new(self.client.clone(), name.into_name())
     }
 
     /// Several names at once, all or none, on one lease.

@@ -39,6 +39,7 @@ async fn found(locks: &Locks, kind: &str) -> String {
         "once" => once(locks).await,
         "election" => locks.election("x").campaign().await.map(drop),
         "latch" => latched(locks).await,
+        "rate limit" => locks.rate_limit("x").max(1).per(secs(60)).take(1).await.map(drop),
         "in order of arrival" => return said(can.fair),
         "fences that rise" => return said(can.fenced),
         other => panic!("the page speaks of `{other}`, which nobody here knows"),
@@ -49,7 +50,7 @@ async fn found(locks: &Locks, kind: &str) -> String {
         "readers" => can.shared,
         "downgrade, upgrade" => can.conversions,
         "semaphore" => can.permits,
-        "latch" => can.cells,
+        "latch" | "rate limit" => can.cells,
         "all" => can.several_names || !can.fences_per_name,
         _ => true,
     };
@@ -113,7 +114,7 @@ async fn the_page_says_what_the_stores_do() {
         fleet.url(CALM),
     ];
     let table = table();
-    assert_eq!(table.len(), 12, "{table:?}");
+    assert_eq!(table.len(), 13, "{table:?}");
     for (column, url) in stores.iter().enumerate() {
         let locks = leasehold::connect(url).await.unwrap();
         for (kind, cells) in &table {

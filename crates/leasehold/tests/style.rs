@@ -93,6 +93,7 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::Mutex>();
     both::<leasehold::RwLock>();
     both::<leasehold::Semaphore>();
+    both::<leasehold::RateLimit>();
     both::<leasehold::Error>();
     both::<leasehold::Event>();
     both::<leasehold::Clock>();
@@ -115,6 +116,8 @@ fn public_types_are_send_and_sync() {
         send(locks.semaphore("x", 1).try_acquire());
         send(locks.semaphore("x", 1).acquire_many(1));
         send(locks.semaphore("x", 1).try_acquire_many(1));
+        let limit = locks.rate_limit("x");
+        send(async move { limit.wait(1).await });
         send(locks.mutex("x").lock_detached());
         send(locks.mutex("x").try_lock_detached());
         send(async move {

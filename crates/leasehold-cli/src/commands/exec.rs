@@ -33,7 +33,13 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     if tied.is_err() || getppid() != Some(parent) {
         return ExitCode::from(exit::INTERNAL);
     }
-    let error = Command::new(&program).args(args).exec();
+    ExitCode::from(replaced_by(Command::new(&program).args(args)))
+}
+
+/// Becomes the command; comes back only where that cannot be, and says so.
+pub(crate) fn replaced_by(command: &mut Command) -> u8 {
+    let error = command.exec();
+    let program = command.get_program();
     let has_spaces = program.to_string_lossy().contains(char::is_whitespace);
     let (code, advice) = match error.kind() {
         io::ErrorKind::NotFound if has_spaces => (exit::NOT_FOUND, "to run a line of shell, use -c"),
@@ -42,7 +48,29 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         _ => (exit::NOT_EXECUTABLE, "it has to be a program for this machine"),
     };
     say(format_args!("cannot run `{}`: {error}; {advice}", program.display()));
-    ExitCode::from(code)
+    code
+}
+
+/// What a command is not to find in its environment.
+pub(crate) fn without_secrets(command: &mut Command) {
+    command.env_remove("LEASEHOLD_TOKEN").env_remove(crate::password::PASSWORD);
+    // One without a password is no secret, and a command that calls leasehold may need it.
+    if std::env::var_os(crate::config::STORE).is_some_and(|url| may_be_secret(&url)) {
+        command.env_remove(crate::config::STORE);
+    }
+}
+
+/// A URL with a user in it, with options, or that cannot be read.
+fn may_be_secret(url: &OsStr) -> bool {
+    let Some(url) = url.to_str() else { return true };
+    !url.starts_with("file:") && (url.contains('@') || url.contains('?'))
+}
+
+/// What runs a line of shell.
+pub(crate) fn shell() -> OsString {
+    std::env::var_os("SHELL")
+        .filter(|shell| !shell.is_empty())
+        .unwrap_or_else(|| OsStr::new("/bin/sh").into())
 }
 
 fn say(what: fmt::Arguments<'_>) {

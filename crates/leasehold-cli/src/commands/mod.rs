@@ -7,4 +7,5 @@ pub(crate) mod exec;
 pub(crate) mod latch;
 pub(crate) mod look;
 pub(crate) mod manual;
+pub(crate) mod rate;
 pub(crate) mod run;

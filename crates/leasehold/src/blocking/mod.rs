@@ -18,6 +18,7 @@ mod engine;
 mod kinds;
 mod lease;
 mod once;
+mod rate;
 mod scope;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub use election::{Changes, Election, Leadership};
 pub use kinds::{All, Latch, Mutex, RwLock, Semaphore};
 pub use lease::{Detached, Lease, Upgrade};
 pub use once::{Once, Turn};
+pub use rate::RateLimit;
 pub use scope::{CountedLease, ReentrantMutex, Scope};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
@@ -94,6 +96,11 @@ impl Locks {
     /// What needs no lock. See [`crate::Locks::cells`].
     pub fn cells(&self) -> Cells {
         Cells { inner: self.inner.cells(), engine: self.engine.clone() }
+    }
+
+    /// So much in such a time, for all who use the name. See [`crate::Locks::rate_limit`].
+    pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
+        RateLimit { inner: self.inner.rate_limit(name), engine: self.engine.clone() }
     }
 
     /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].

@@ -2,6 +2,7 @@
 
 pub mod cell;
 pub mod counter;
+pub mod rate;
 pub mod script;
 pub mod store;
 pub mod update;

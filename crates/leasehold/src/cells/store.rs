@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::cells::rate::{Limit, Taken};
 use crate::clock::Deadline;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -24,7 +25,7 @@ use crate::ttl::Ttl;
 /// **Errors.** As of a [`Store`](crate::Store): [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) says whether
 /// the request may have been executed.
 ///
-/// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, and a repeated [`write`](CellStore::write) may find what
+/// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, a repeated [`take`](CellStore::take) takes twice, and a repeated [`write`](CellStore::write) may find what
 /// the first one wrote. Whoever repeats has to know.
 ///
 /// **Fences.** With the value a store remembers the highest fence it was written under: for as long as there is a value, and
@@ -53,6 +54,13 @@ pub trait CellStore: Send + Sync + fmt::Debug {
     /// Runs a program of the user's in one step, where the store runs any; else [`Error::Unsupported`](crate::Error::Unsupported).
     /// All the keys are in one slot.
     async fn run(&self, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Answer>;
+
+    /// Takes so much of a limit if it may be had now, by the limit's rule and the store's clock; what is refused uses nothing. What is
+    /// kept of it ends by itself when it does not matter any more. The weight is one that [the limit takes](Limit::check).
+    ///
+    /// - It is kept under [`Limit::place`], and nowhere else. Each take is judged by its own maximum.
+    /// - A clock that is set back lets nothing through, and keeps nobody out for longer than another period.
+    async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken>;
 
     /// Ends when the value is not this one any more, or may not be; and by then at the latest.
     ///
@@ -134,6 +142,8 @@ pub enum Kind {
     Counter,
     /// Who has counted down.
     Latch,
+    /// What was taken of a rate limit.
+    Rate,
 }
 
 impl Key {
@@ -160,6 +170,7 @@ impl fmt::Display for Key {
             Kind::Cell => "cell",
             Kind::Counter => "counter",
             Kind::Latch => "latch",
+            Kind::Rate => "rate",
         };
         write!(f, "{kind}:{}", self.name)
     }

@@ -128,10 +128,6 @@ pub(crate) fn recording(kind: Kind) -> Server {
 
 /// What the server wrote down of the name.
 pub(crate) fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life]) -> Verdict {
-    // What has been answered is in the file.
-    server.command(&["PING"]).unwrap();
-    let path = server.folder().join("data/appendonlydir/appendonly.aof.1.incr.aof");
-    let mut log = BufReader::new(std::fs::File::open(path).unwrap());
     let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.wall_us)));
     let mut reader = Reader {
         key: format!("lock:{name}"),
@@ -140,10 +136,17 @@ pub(crate) fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life])
         record: Record::new(limit, killed.collect()),
         is_inside: false,
     };
-    while let Some(command) = next_command(&mut log) {
-        reader.follow(&command);
-    }
+    commands(server).for_each(|command| reader.follow(&command));
     reader.record.verdict
+}
+
+/// Every change, in order, as the server wrote it down.
+pub(crate) fn commands(server: &Server) -> impl Iterator<Item = Vec<String>> {
+    // What has been answered is in the file.
+    server.command(&["PING"]).unwrap();
+    let path = server.folder().join("data/appendonlydir/appendonly.aof.1.incr.aof");
+    let mut log = BufReader::new(std::fs::File::open(path).unwrap());
+    std::iter::from_fn(move || next_command(&mut log))
 }
 
 struct Reader {

@@ -33,6 +33,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use async_trait::async_trait;
+use leasehold::cells::rate::{Limit, Taken};
 use leasehold::cells::store::{Answer, CellStore, Changed, Kept, Key, Plan, Written, change_by_comparison};
 use leasehold::{
     Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Name, Released,
@@ -235,6 +236,10 @@ impl CellStore for Remote {
         panic!("no script crosses")
     }
 
+    async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
+        self.0.ask(("take", (key.clone(), (*limit, weight)))).await?
+    }
+
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
         let changed: Result<bool> =
             self.0.ask(("changed", (key.clone(), (from.map(<[u8]>::to_vec), until)))).await?;
@@ -338,6 +343,7 @@ async fn answer_of_cells(cells: &dyn CellStore, id: u64, call: &str, from: &mut 
         "read" => frame(id, &cells.read(&key).await),
         "write" => frame(id, &cells.write(&key, &Wire::take(from)).await),
         "add" => frame(id, &cells.add(&key, Wire::take(from), Wire::take(from)).await),
+        "take" => frame(id, &cells.take(&key, &Wire::take(from), Wire::take(from)).await),
         "changed" => {
             let (known, until): (Option<Vec<u8>>, Deadline) = Wire::take(from);
             frame(id, &cells.changed(&key, known.as_deref(), until).await.map(|()| true))

@@ -1,6 +1,5 @@
 //! The command as a process, and everything it starts.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -263,11 +262,4 @@ impl Drop for Job {
 
 fn is_job_control(signal: Option<i32>) -> bool {
     [Signal::TSTP, Signal::TTIN, Signal::TTOU].into_iter().any(|known| signal == Some(known.as_raw()))
-}
-
-/// `$SHELL`, or the one that is always there.
-pub(super) fn shell() -> std::ffi::OsString {
-    std::env::var_os("SHELL")
-        .filter(|shell| !shell.is_empty())
-        .unwrap_or_else(|| OsStr::new("/bin/sh").into())
 }

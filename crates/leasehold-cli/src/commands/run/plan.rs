@@ -1,13 +1,12 @@
 //! What `run` is to do: the command line, checked as a whole before anything is asked of a store.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::{Error, Fence, Name, Names, Owner, Permits, Ttl};
 use rustix::process::Signal;
 
-use super::job::shell;
 use crate::args::{OnLost, Run};
 use crate::commands::exec;
 use crate::duration::short;
@@ -88,7 +87,7 @@ impl Plan {
             None => Owner::this_process(),
         };
         let (program, rest) = match (&args.string, args.command.split_first()) {
-            (Some(string), _) => (shell(), vec!["-c".into(), string.clone()]),
+            (Some(string), _) => (exec::shell(), vec!["-c".into(), string.clone()]),
             (None, Some((program, rest))) if !program.is_empty() => (program.clone(), rest.to_vec()),
             _ => return Err(Failure::usage("what is to be run? Write the command after `--`")),
         };
@@ -144,13 +143,8 @@ impl Plan {
         command
             .env("LEASEHOLD_NAME", self.name.as_str())
             .env("LEASEHOLD_FENCE", fence.to_string())
-            .env("LEASEHOLD_OWNER", self.owner.as_str())
-            .env_remove("LEASEHOLD_TOKEN")
-            .env_remove(crate::password::PASSWORD);
-        // One without a password is no secret, and a command that calls leasehold may need it.
-        if std::env::var_os(crate::config::STORE).is_some_and(|url| may_be_secret(&url)) {
-            command.env_remove(crate::config::STORE);
-        }
+            .env("LEASEHOLD_OWNER", self.owner.as_str());
+        exec::without_secrets(command);
     }
 
     /// Whether whoever started this holds what it asks for, and nobody said how long to wait.
@@ -180,10 +174,4 @@ impl Plan {
             false => Err(Failure::busy(self.conflict, why)),
         }
     }
-}
-
-/// A URL with a user in it, with options, or that cannot be read.
-fn may_be_secret(url: &OsStr) -> bool {
-    let Some(url) = url.to_str() else { return true };
-    !url.starts_with("file:") && (url.contains('@') || url.contains('?'))
 }

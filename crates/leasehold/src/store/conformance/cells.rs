@@ -31,7 +31,7 @@ cases! {
     a_watch_sees_what_changed_before_it_began: AWaiterIsServed, has_cells;
 }
 
-fn has_cells(can: &Capabilities) -> bool {
+pub(super) fn has_cells(can: &Capabilities) -> bool {
     can.cells
 }
 

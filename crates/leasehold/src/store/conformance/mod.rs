@@ -43,6 +43,7 @@ mod claims;
 mod client;
 mod hand;
 mod order;
+mod rates;
 mod shares;
 
 use std::panic::AssertUnwindSafe;
@@ -114,7 +115,8 @@ pub struct Report {
 
 /// All cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    claims::CASES.iter().chain(order::CASES).chain(shares::CASES).chain(cells::CASES).chain(client::CASES)
+    let of_locks = claims::CASES.iter().chain(order::CASES).chain(shares::CASES);
+    of_locks.chain(cells::CASES).chain(rates::CASES).chain(client::CASES)
 }
 
 /// Runs every case the store's capabilities allow; panics at the first that does not hold.

@@ -11,6 +11,7 @@ use super::place::refused;
 use super::presence::ClientId;
 use super::rows::time;
 use super::{File, Store};
+use crate::cells::rate::{Limit, Taken};
 use crate::cells::store::{
     Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
 };
@@ -53,6 +54,11 @@ impl CellStore for File {
         Err(Error::Unsupported { store: "file", what: "scripts", why })
     }
 
+    async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
+        let (place, limit) = (limit.place(key), *limit);
+        Ok(self.ask(move |book| book.take(&place, &limit, weight), false).await?.1)
+    }
+
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
         let watch = self.shared.ears.watchers.watch(key);
         loop {
@@ -86,7 +92,7 @@ enum Watched {
 
 impl Book<'_> {
     /// What is there, and until when.
-    fn value(&self, key: &str) -> Outcome<Option<(Vec<u8>, Option<Deadline>)>> {
+    pub(super) fn value(&self, key: &str) -> Outcome<Option<(Vec<u8>, Option<Deadline>)>> {
         let mut select =
             self.sql("SELECT value, expires FROM cell WHERE key = ?1 AND (expires IS NULL OR expires > ?2)")?;
         let there = select.query_row(params![key, time(self.now)], |row| {
@@ -173,7 +179,13 @@ impl Book<'_> {
         Ok(sum)
     }
 
-    fn set(&mut self, key: &str, value: &[u8], expires: Option<Deadline>, ttl: Option<Ttl>) -> Outcome<()> {
+    pub(super) fn set(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        expires: Option<Deadline>,
+        ttl: Option<Ttl>,
+    ) -> Outcome<()> {
         // What nobody asks for any more goes with the next that is made: a few at a time.
         self.sql("DELETE FROM cell WHERE key IN (SELECT key FROM cell WHERE expires <= ?1 LIMIT 16)")?
             .execute([time(self.now)])?;

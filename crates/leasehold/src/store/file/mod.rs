@@ -10,6 +10,7 @@ mod change;
 mod db;
 mod desk;
 mod doctor;
+mod limits;
 mod look;
 mod messenger;
 mod place;

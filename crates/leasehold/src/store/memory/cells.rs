@@ -5,6 +5,8 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 
+use super::limits::Limits;
+use crate::cells::rate::{Limit, Taken};
 use crate::cells::store::{
     Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
 };
@@ -20,6 +22,7 @@ pub(super) struct Cells {
     clock: Clock,
     table: Mutex<Table>,
     watchers: Watchers,
+    limits: Limits,
 }
 
 #[derive(Debug, Default)]
@@ -105,7 +108,7 @@ impl Table {
 
 impl Cells {
     pub(super) fn new(clock: Clock) -> Self {
-        Cells { clock, table: Mutex::default(), watchers: Watchers::default() }
+        Cells { clock, table: Mutex::default(), watchers: Watchers::default(), limits: Limits::default() }
     }
 
     /// The table without what has ended by now.
@@ -179,6 +182,10 @@ impl CellStore for Cells {
     async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
         let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
         Err(Error::Unsupported { store: "memory", what: "scripts", why })
+    }
+
+    async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
+        Ok(self.limits.take(&limit.place(key), limit, weight, || self.clock.now()))
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {

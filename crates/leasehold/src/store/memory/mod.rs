@@ -4,6 +4,7 @@
 //! stands first and fits is *admitted*, whoever called. Other stores do the same on a server.
 
 mod cells;
+mod limits;
 mod state;
 
 use std::ops::{Deref, DerefMut};

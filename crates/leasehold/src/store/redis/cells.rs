@@ -10,8 +10,11 @@ use super::bare::deal::Deal;
 use super::bare::wires::Wires;
 use super::link::{Link, explained};
 use super::reply::{odd, text};
-use super::script::{CELL_ADD, CELL_READ, CELL_WATCH, CELL_WRITE, Script};
+use super::script::{
+    CELL_ADD, CELL_READ, CELL_WATCH, CELL_WRITE, RATE_FIXED, RATE_GCRA, RATE_SLIDING, Script,
+};
 use super::{POLL_MAX, POLL_MIN};
+use crate::cells::rate::{Algorithm, Limit, Taken};
 use crate::cells::store::{
     Answer, CellStore, Changed, Kept, Key, Plan, Put, When, Write, Written, change_by_comparison,
 };
@@ -200,6 +203,41 @@ impl CellStore for Cells {
             to.arg(keys.len()).arg(keys).arg(args);
         };
         answer(self.link.run(&session, &script, write).await.map_err(explained)?)
+    }
+
+    async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
+        let (script, args): (&Script, &[u64]) = match limit.algorithm() {
+            Algorithm::FixedWindow => {
+                (&RATE_FIXED, &[u64::from(weight), u64::from(limit.max()), limit.ttl().as_ms()])
+            }
+            Algorithm::SlidingWindow => {
+                let (period_us, apart_us) = (limit.period_us(), limit.apart_us());
+                (&RATE_SLIDING, &[u64::from(weight), u64::from(limit.max()), period_us, apart_us])
+            }
+            Algorithm::Gcra { burst } => (&RATE_GCRA, &[limit.cost_ns(weight), limit.cost_ns(burst)]),
+        };
+        let place = limit.place(key);
+        let session = self.link.session().await?;
+        let write = |to: &mut Cmd| {
+            to.arg(1).arg(&place).arg(args);
+        };
+        let answer = self.link.run(&session, script, write).await.map_err(explained);
+        let answer = answer.map_err(|error| match error {
+            Error::Refused { store, why } if why.contains("no rate limit") || why.contains("wrong kind") => {
+                let why = format!("`{place}` is no rate limit; something else is kept under its name");
+                Error::Refused { store, why }
+            }
+            error => error,
+        })?;
+        let Value::Array(told) = answer else { return Err(odd()) };
+        match told[..] {
+            [Value::Int(allowed), Value::Int(used), Value::Int(retry_us), Value::Int(reset_us)] => {
+                let [used, retry_us, reset_us] =
+                    [used, retry_us, reset_us].map(|number| u64::try_from(number).unwrap_or(0));
+                Ok(limit.taken(allowed == 1, used, retry_us, reset_us))
+            }
+            _ => Err(odd()),
+        }
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {

@@ -99,3 +99,12 @@ pub(super) static CELL_ADD: LazyLock<Script> =
 
 pub(super) static CELL_WATCH: LazyLock<Script> =
     LazyLock::new(|| Script::of(include_str!("scripts/cell_watch.lua").to_owned()));
+
+pub(super) static RATE_FIXED: LazyLock<Script> =
+    LazyLock::new(|| Script::of(include_str!("scripts/rate_fixed.lua").to_owned()));
+
+pub(super) static RATE_SLIDING: LazyLock<Script> =
+    LazyLock::new(|| Script::of(include_str!("scripts/rate_sliding.lua").to_owned()));
+
+pub(super) static RATE_GCRA: LazyLock<Script> =
+    LazyLock::new(|| Script::of(include_str!("scripts/rate_gcra.lua").to_owned()));

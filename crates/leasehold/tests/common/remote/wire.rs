@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use leasehold::cells::rate::{Algorithm, Limit, Taken};
 use leasehold::cells::store::{Kept, Key, Kind, When, Write, Written};
 use leasehold::{
     Acquired, Busy, Capabilities, Claim, Converted, Deadline, Error, Evicted, Fence, Grant, Holder, Loss,
@@ -102,6 +103,9 @@ crosses_as! {
     Ttl, Duration, |it| it.as_duration(), |duration| Ttl::new(duration).unwrap();
     Name, String, |it| it.as_str().to_owned(), |text| Name::new(text).unwrap();
     Key, (Kind, Name), |it| (it.kind(), it.name().clone()), |(kind, name)| Key::new(kind, name);
+    Limit, (Algorithm, (u32, Duration)), |it| (it.algorithm(), (it.max(), it.period())), |(algorithm, (max, period))| {
+        Limit::new(algorithm, max, period).unwrap()
+    };
     Names, Vec<Name>, |it| it.as_slice().to_vec(), |names| Names::new(names).unwrap();
     Owner, String, |it| it.as_str().to_owned(), |text| Owner::new(text).unwrap();
     Token, String, |it| it.expose().to_owned(), |text| Token::parse(&text).unwrap();
@@ -183,7 +187,8 @@ crosses! {
     enum Wait { Never {} Until { 0: a } Forever {} }
     enum Acquired { Granted { 0: a } Busy { 0: a } }
     enum Renewed { Until { 0: a } Lost { 0: a } }
-    enum Kind { Cell {} Counter {} Latch {} }
+    enum Kind { Cell {} Counter {} Latch {} Rate {} }
+    enum Algorithm { FixedWindow {} SlidingWindow {} Gcra { burst: a } }
     enum When { Always {} Absent {} Is { 0: a } Fenced { fence: a, kept_for: b } }
     enum Written { Written {} Not {} Stale { 0: a } }
     enum Released { Released {} NotHeld {} }
@@ -209,4 +214,5 @@ crosses! {
     struct Waiter { owner, share }
     struct Kept { value, remaining }
     struct Write { when, value, ttl }
+    struct Taken { allowed, remaining, retry_after, reset_after }
 }
