@@ -485,3 +485,32 @@ async fn the_page_says_what_the_stores_do() {
         }
     }
 }
+
+/// Also where adding is no script: whoever watches is told, and does not have to look.
+#[tokio::test]
+async fn whoever_watches_a_counter_is_told_of_its_sums() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let (watching, adding) =
+        (Redis::open(&server.url()).await.unwrap(), Redis::open(&server.url()).await.unwrap());
+    let key = Key::new(Use::Counter, Name::new("n").unwrap());
+    for ttl in [None, Some(leasehold::Ttl::DEFAULT)] {
+        let adding = adding.cells().unwrap();
+        let known = adding.add(&key, 1, ttl).await.unwrap().to_string();
+        server.forget_calls().unwrap();
+        let until = watching.clock().now().plus(secs(60));
+        let watch = watching.cells().unwrap().changed(&key, Some(known.as_bytes()), until);
+        let added = async {
+            // It is in the list of those who are told.
+            while server.command(&["EXISTS", "{counter:n}:watch"]).unwrap().int() != Some(1) {
+                tokio::task::yield_now().await;
+            }
+            adding.add(&key, 1, ttl).await.unwrap();
+        };
+        let (changed, ()) = tokio::join!(watch, added);
+        changed.unwrap();
+        assert!(watching.clock().now() < until);
+        assert_eq!(server.calls().unwrap().get("publish"), Some(&1), "with {ttl:?}");
+        assert_eq!(server.command(&["EXISTS", "{counter:n}:watch"]).unwrap().int(), Some(0));
+        server.command(&["DEL", "counter:n"]).unwrap();
+    }
+}

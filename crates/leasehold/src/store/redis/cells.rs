@@ -4,14 +4,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value, cmd};
+use redis::{Cmd, ErrorKind, Pipeline, ServerErrorKind, Value, cmd};
 
 use super::bare::deal::Deal;
 use super::bare::wires::Wires;
 use super::link::{Link, explained};
 use super::reply::{odd, text};
 use super::script::{
-    CELL_ADD, CELL_READ, CELL_WATCH, CELL_WRITE, RATE_FIXED, RATE_GCRA, RATE_SLIDING, Script,
+    CELL_ADD, CELL_READ, CELL_TELL, CELL_WATCH, CELL_WRITE, RATE_FIXED, RATE_GCRA, RATE_SLIDING, Script,
 };
 use super::{POLL_MAX, POLL_MIN};
 use crate::cells::rate::{Algorithm, Limit, Taken};
@@ -24,7 +24,7 @@ use crate::store::watchers::Watchers;
 use crate::sync::Arc;
 use crate::ttl::Ttl;
 
-/// What stands before the key of a value in what watchers are told. No token of a lock begins so.
+/// What stands before the key of a value in what watchers are told, as in `cell_prelude.lua`. No token of a lock begins so.
 pub(super) const CHANGED: char = '=';
 
 /// How often whoever is told of changes looks all the same: another program tells nobody.
@@ -62,6 +62,21 @@ impl Cells {
         self.link.run(&session, script, |to| written(to, key, args)).await.map_err(explained)
     }
 
+    /// What the server does by itself needs no script, which takes it longer. Whoever watches is told in a second step: if that
+    /// does not happen, it finds out when it looks.
+    async fn add_plainly(&self, key: &Key, by: i64) -> Result<Value> {
+        let session = self.link.session().await?;
+        let mut both = Pipeline::with_capacity(2);
+        both.cmd("INCRBY").arg(key.to_string()).arg(by);
+        both.cmd("EXISTS").arg(format!("{{{key}}}:watch"));
+        let mut answers = self.link.commands(&session, &mut both).await.map_err(explained)?.into_iter();
+        let sum = answers.next().ok_or_else(odd)?.map_err(explained)?;
+        if !matches!(answers.next(), Some(Ok(Value::Int(0)))) {
+            let _ = self.ask(&CELL_TELL, key, &[]).await;
+        }
+        Ok(sum)
+    }
+
     /// One attempt, on a connection that nobody else uses.
     async fn attempt(
         &self,
@@ -90,7 +105,7 @@ impl Cells {
         } else {
             cmd("EVAL").arg(&CELL_WRITE.source).take()
         };
-        with_args(key, &write, |args| written(&mut command, key, args));
+        with_args(&write, |args| written(&mut command, key, args));
         match deal.close(&[command]).await {
             Ok(done) => {
                 deal.leave();
@@ -108,12 +123,12 @@ impl Cells {
 
 /// The keys that belong to a value, and the arguments of a script.
 fn written(to: &mut Cmd, key: &Key, args: &[&[u8]]) {
-    to.arg(3).arg(key.to_string());
-    to.arg(format!("{{{key}}}:watch")).arg(format!("{{{key}}}:fence")).arg(args);
+    let name = key.to_string();
+    to.arg(3).arg(&name).arg(format!("{{{name}}}:watch")).arg(format!("{{{name}}}:fence")).arg(args);
 }
 
 /// The arguments of the script that writes.
-fn with_args(key: &Key, write: &Write, then: impl FnOnce(&[&[u8]])) {
+fn with_args(write: &Write, then: impl FnOnce(&[&[u8]])) {
     let (fence, kept_ms) = match &write.when {
         When::Fenced { fence, kept_for } => {
             (format!("{:0FENCE_DIGITS$}", fence.get()), kept_for.as_ms().to_string())
@@ -130,9 +145,8 @@ fn with_args(key: &Key, write: &Write, then: impl FnOnce(&[&[u8]])) {
         Some(value) => ("set", value),
         None => ("remove", b""),
     };
-    let (ttl, told) = (ms(write.ttl), format!("{CHANGED}{key}"));
-    let args =
-        [when.as_bytes(), is, what.as_bytes(), value, ttl.as_bytes(), told.as_bytes(), kept_ms.as_bytes()];
+    let ttl = ms(write.ttl);
+    let args = [when.as_bytes(), is, what.as_bytes(), value, ttl.as_bytes(), kept_ms.as_bytes()];
     then(&args);
 }
 
@@ -160,7 +174,7 @@ impl CellStore for Cells {
     async fn write(&self, key: &Key, write: &Write) -> Result<Written> {
         let session = self.link.session().await?;
         let answer = self.link.run(&session, &CELL_WRITE, |to| {
-            with_args(key, write, |args| written(to, key, args));
+            with_args(write, |args| written(to, key, args));
         });
         match answer.await.map_err(explained)? {
             Value::Int(1) => Ok(Written::Written),
@@ -173,10 +187,12 @@ impl CellStore for Cells {
     }
 
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64> {
-        let (by, ttl, told) = (by.to_string(), ms(ttl), format!("{CHANGED}{key}"));
-        let answer = self.ask(&CELL_ADD, key, &[by.as_bytes(), ttl.as_bytes(), told.as_bytes()]).await;
-        let sum = answer.map_err(|error| match error {
-            Error::Refused { store, why } if why.contains("not an integer") || why.contains("wrong kind") => {
+        let sum = match ttl {
+            None => self.add_plainly(key, by).await,
+            ttl => self.ask(&CELL_ADD, key, &[by.to_string().as_bytes(), ms(ttl).as_bytes()]).await,
+        };
+        let sum = sum.map_err(|error| match error {
+            Error::Refused { store, why } if why.contains("not an integer") || why.contains("WRONGTYPE") => {
                 Error::Refused { store, why: format!("`{key}` is no number") }
             }
             Error::Refused { store, why } if why.contains("overflow") => {

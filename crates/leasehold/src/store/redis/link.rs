@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, ServerErrorKind, Value,
+    cmd,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
@@ -160,6 +161,17 @@ impl Link {
         answer.map_err(|error| named(error, script))
     }
 
+    /// Sends all of it in one go. Each command has its own answer; an error of the whole is that there is none.
+    pub(super) async fn commands(
+        &self,
+        session: &Session,
+        commands: &mut Pipeline,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let answers = commands.ignore_errors().query_async(&mut session.connection.clone()).await;
+        self.note(session, &answers);
+        answers
+    }
+
     pub(in crate::store) async fn command(
         &self,
         session: &Session,
@@ -170,7 +182,7 @@ impl Link {
         answer
     }
 
-    fn note(&self, session: &Session, answer: &Result<Value, RedisError>) {
+    fn note<T>(&self, session: &Session, answer: &Result<T, RedisError>) {
         match answer {
             Err(error) if error.is_timeout() => {
                 if session.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES_MAX {

@@ -91,11 +91,17 @@ pub(super) static ADOPT: LazyLock<Script> =
 pub(super) static CELL_READ: LazyLock<Script> =
     LazyLock::new(|| Script::of(include_str!("scripts/cell_read.lua").to_owned()));
 
-pub(super) static CELL_WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::of(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_write.lua"))));
+pub(super) static CELL_WRITE: LazyLock<Script> = LazyLock::new(|| {
+    let (plain, rest) =
+        (include_str!("scripts/cell_write_plain.lua"), include_str!("scripts/cell_write.lua"));
+    Script::of(format!("{plain}\n{CELL_PRELUDE}\n{rest}"))
+});
 
 pub(super) static CELL_ADD: LazyLock<Script> =
     LazyLock::new(|| Script::of(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_add.lua"))));
+
+pub(super) static CELL_TELL: LazyLock<Script> =
+    LazyLock::new(|| Script::of(format!("{CELL_PRELUDE}\n{}", include_str!("scripts/cell_tell.lua"))));
 
 pub(super) static CELL_WATCH: LazyLock<Script> =
     LazyLock::new(|| Script::of(include_str!("scripts/cell_watch.lua").to_owned()));
