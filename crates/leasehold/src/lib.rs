@@ -27,6 +27,7 @@
 //! - [`Locks::once`] gives [`Once`]: at most one run per period.
 //! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
 //! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
+//! - [`Locks::cache`] gives a [`Cache`], whose values one caller per key loads while the others wait.
 //! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
@@ -70,6 +71,8 @@ mod tenancy;
 mod token;
 mod ttl;
 
+#[cfg(not(shuttle))]
+pub use cells::cache::{Cache, LoadError};
 pub use claim::{
     Acquired, Adopted, Busy, Claim, Converted, Evicted, Grant, Holder, Names, Permits, Released, Renewed,
     Share, Status, Ticket, Wait, Waiter,

@@ -5,6 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::acquire::Request;
+#[cfg(not(shuttle))]
+use crate::cells::cache::{Cache, Rooms};
 use crate::cells::store::CellStore;
 use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
@@ -48,6 +50,8 @@ pub(crate) struct Client {
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
     pub(crate) scopes: Scopes,
+    #[cfg(not(shuttle))]
+    pub(crate) caches: Arc<Rooms>,
     ids: AtomicU64,
 }
 
@@ -72,6 +76,8 @@ impl Locks {
             defaults: options,
             closing: Arc::default(),
             scopes: Scopes::default(),
+            #[cfg(not(shuttle))]
+            caches: Arc::default(),
             ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
@@ -126,6 +132,14 @@ impl Locks {
     /// A name that is not valid is reported when it is asked for.
     pub fn election(&self, name: impl IntoName) -> Election {
         Election::new(self.client.clone(), name.into_name())
+    }
+
+    /// Values that are loaded once for all who want them.
+    ///
+    /// A name that is not valid is reported when it is asked for something.
+    #[cfg(not(shuttle))]
+    pub fn cache(&self, name: impl IntoName) -> Cache {
+        Cache::new(self.client.clone(), name.into_name())
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same

@@ -67,6 +67,8 @@ pub enum Kind {
     Counter,
     /// Who has counted down.
     Latch,
+    /// A value that is loaded where there is none.
+    Cached,
 }
 
 impl Key {
@@ -93,6 +95,7 @@ impl fmt::Display for Key {
             Kind::Cell => "cell",
             Kind::Counter => "counter",
             Kind::Latch => "latch",
+            Kind::Cached => "cached",
         };
         write!(f, "{kind}:{}", self.name)
     }
