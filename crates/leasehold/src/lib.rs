@@ -27,7 +27,7 @@
 //! - [`Locks::once`] gives [`Once`]: at most one run per period.
 //! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
 //! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
-//! - [`Locks::cache`] gives a [`Cache`], whose values one caller per key loads while the others wait.
+//! - [`Locks::cache`] gives a [`Cache`], whose values one caller per key loads while the others wait: `docs/cache.md`.
 //! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
@@ -105,6 +105,8 @@ pub use ttl::Ttl;
 mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../../docs/cache.md")]
+    struct Cache;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
     #[cfg(feature = "redis")]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::stores::{on_a_server, on_every_store_and_server, plain_client};
 use common::{Dice, ms, secs};
 use leasehold::{Cache, Error, LoadError, Locks};
-use leasehold_lab::{Kind, Server};
+use leasehold_lab::{Kind, Reply, Server};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -244,6 +244,28 @@ fn waiting_has_an_end_and_says_what_to_do() {
         }
         loading.gives("a value").await;
         a.cache("x").invalidate("k").await.unwrap();
+    });
+}
+
+/// Waiting is for others: who finds nobody loading loads, and who finds somebody does not wait.
+#[test]
+fn one_that_does_not_wait_loads_if_nobody_does() {
+    on_every_store_and_server(|a, b| async move {
+        let loads = Arc::default();
+        for wait in [Duration::ZERO, ms(50)] {
+            let cache = b.cache("x").wait(wait);
+            assert_eq!(cache.get_or_load("k", LONG, gives("loaded", &loads)).await.unwrap(), b"loaded");
+            cache.invalidate("k").await.unwrap();
+            b.settled().await;
+            let loading = Held::begun(&a.cache("x"), "k", LONG).await;
+            let error = cache.get_or_load("k", LONG, gives("never", &loads)).await.unwrap_err();
+            assert!(matches!(error, LoadError::Waited { .. }), "{error:?}");
+            loading.gives("a value").await;
+            assert_eq!(cache.get("k").await.unwrap().unwrap(), b"a value");
+            cache.invalidate("k").await.unwrap();
+            a.settled().await;
+        }
+        assert_eq!(loads.load(Ordering::SeqCst), 2);
     });
 }
 
@@ -486,6 +508,7 @@ fn an_early_load_is_one_and_nobody_waits_for_it() {
     });
 }
 
+#[cfg(feature = "json")]
 #[test]
 fn values_of_a_type_are_kept_as_json() {
     on_every_store_and_server(|a, b| async move {
@@ -571,6 +594,91 @@ fn a_closed_client_waits_no_more() {
     });
 }
 
+/// Also where one of its own tasks loads: that goes on, and is not kept.
+#[test]
+fn whoever_waits_for_its_own_client_is_told_when_that_is_closed() {
+    on_every_store_and_server(|a, b| async move {
+        let loading = Held::begun(&b.cache("x"), "k", LONG).await;
+        let cache = b.cache("x").wait(LONG);
+        let waits =
+            tokio::spawn(async move { cache.get_or_load("k", LONG, gives("never", &Arc::default())).await });
+        tokio::time::sleep(ms(30)).await;
+        b.close().await;
+        let told = tokio::time::timeout(secs(60), waits).await.expect("at once").unwrap();
+        assert_eq!(told, Err(LoadError::Store(Error::Closed)));
+        assert_eq!(loading.gives("a value").await.unwrap(), b"a value");
+        assert_eq!(a.cache("x").get("k").await.unwrap(), None);
+        a.cache("x").invalidate("k").await.unwrap();
+    });
+}
+
+/// Whatever ends a load, nothing of it stays on the server.
+#[tokio::test]
+async fn nothing_stays_of_a_load_that_comes_to_nothing() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let locks = leasehold::connect(&server.url()).await.unwrap();
+    let keys = || {
+        let Reply::Array(keys) = server.command(&["KEYS", "*"]).unwrap() else { panic!("no keys") };
+        let keys = keys.iter().map(|key| key.text().unwrap().to_owned());
+        keys.filter(|key| key != "{lock:}:fence").collect::<Vec<_>>()
+    };
+    for ends_by in ["error", "panic", "cancel", "invalidation"] {
+        let Held { begun, end, task } = held(&locks.cache("x"), "k", LONG);
+        begun.await.unwrap();
+        let mut there = keys();
+        there.sort_unstable();
+        assert_eq!(there, ["cached:x/k", "lock:cache:x/k"], "while it loads");
+        match ends_by {
+            "error" => drop(end.send(Err("on purpose".to_owned()))),
+            "panic" => drop(end),
+            "cancel" => task.abort(),
+            _ => {
+                locks.cache("x").invalidate("k").await.unwrap();
+                end.send(Ok(Some(bytes("outdated")))).unwrap();
+            }
+        }
+        let _ = task.await;
+        let since = tokio::time::Instant::now();
+        while !keys().is_empty() {
+            assert!(since.elapsed() < secs(10), "{ends_by} leaves {:?}", keys());
+            tokio::time::sleep(ms(5)).await;
+        }
+    }
+}
+
+#[test]
+fn code_that_is_not_async_has_the_same() {
+    let locks = leasehold::blocking::connect("memory:").unwrap();
+    let cache = locks.cache("x").wait(secs(60)).stale_for(secs(1)).absent_for(secs(5)).early(1.0);
+    let cache = cache.loader_ttl(secs(5)).load_within(secs(60));
+    let loads = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let slow = || {
+                    loads.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(ms(50));
+                    Ok::<_, Infallible>(bytes("loaded"))
+                };
+                assert_eq!(cache.get_or_load("k", LONG, slow).unwrap(), b"loaded");
+            });
+        }
+    });
+    assert_eq!(loads.load(Ordering::SeqCst), 1);
+    assert_eq!(cache.get("k").unwrap().unwrap(), b"loaded");
+    assert_eq!(cache.refresh("k", LONG, || Ok::<_, Infallible>(bytes("anew"))).unwrap(), b"anew");
+    cache.invalidate("k").unwrap();
+    assert_eq!(cache.get_or_load("k", LONG, || Err("on purpose")), Err(LoadError::Failed("on purpose")));
+    // A loader may use the client it is called by.
+    let nested = || locks.mutex("y").run(|_| None);
+    assert_eq!(cache.find_or_load("k", LONG, nested).unwrap(), None);
+    #[cfg(feature = "json")]
+    {
+        let typed = locks.cache("x").json::<Vec<u32>>();
+        assert_eq!(typed.get_or_load("t", LONG, || Ok::<_, Infallible>(vec![1, 2])).unwrap(), [1, 2]);
+    }
+}
+
 /// What somebody else keeps under the name is neither given out nor written over.
 #[tokio::test]
 async fn what_is_no_value_of_a_cache_is_an_error() {
@@ -586,6 +694,26 @@ async fn what_is_no_value_of_a_cache_is_an_error() {
     // Taken away by whoever says so.
     cache.invalidate("k").await.unwrap();
     assert_eq!(cache.get("k").await.unwrap(), None);
+}
+
+/// The same on both servers.
+#[tokio::test]
+async fn a_value_is_pushed_to_those_who_wait_on_redis_and_on_valkey() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let (a, b) = tokio::join!(leasehold::connect(&server.url()), leasehold::connect(&server.url()));
+        let (a, b) = (a.unwrap(), b.unwrap());
+        let loading = Held::begun(&a.cache("x"), "k", LONG).await;
+        let loads = Arc::default();
+        let waits = waiting(&b.cache("x"), "k", &loads).await;
+        loading.gives("a value").await;
+        assert_eq!(waits.await.unwrap(), b"a value", "{kind:?}");
+        let loading = Held::begun(&a.cache("x").early(0.0), "other", LONG).await;
+        b.cache("x").invalidate("other").await.unwrap();
+        loading.gives("outdated").await;
+        assert_eq!(b.cache("x").get("other").await.unwrap(), None, "{kind:?}");
+        assert_eq!(loads.load(Ordering::SeqCst), 0, "{kind:?}");
+    }
 }
 
 /// A key in demand costs a server little: callers of one client ask together.

@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
 use super::engine::Engine;
 use crate::cells::cache::LoadError;
 use crate::error::Result;
@@ -20,10 +17,11 @@ pub struct Cache<T = Vec<u8>> {
     pub(super) engine: Arc<Engine>,
 }
 
+#[cfg(feature = "json")]
 impl Cache {
     /// The same for values of a type, kept as JSON. See [`crate::Cache::json`].
     #[must_use]
-    pub fn json<T: Serialize + DeserializeOwned>(self) -> Cache<T> {
+    pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
         Cache { inner: self.inner.json(), engine: self.engine }
     }
 }

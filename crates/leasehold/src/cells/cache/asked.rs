@@ -1,6 +1,7 @@
 //! One call of a cache: what it finds, whom it waits for, and what it loads.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use super::clerk::Clerk;
 use super::codec::Codec;
@@ -18,7 +19,10 @@ use crate::name::Name;
 use crate::sync::{Arc, spawn};
 
 /// How long the store may take, once the wait is over, to say who loads.
-const LAST_WORD: std::time::Duration = std::time::Duration::from_millis(250);
+const LAST_WORD: Duration = Duration::from_millis(250);
+
+/// Who waits no longer than this does not wait with others.
+const ALONE_BELOW: Duration = Duration::from_millis(250);
 
 /// Whether a caller can do with knowing that there is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +54,8 @@ impl<T> Asked<'_, T> {
         F: FnOnce() -> W,
         W: Future<Output = Result<Option<T>, E>>,
     {
-        let stale_for = self.settings.stale_for;
+        let Settings { stale_for, wait, .. } = *self.settings;
+        let until = self.client.clock().now().plus(wait);
         let mut before = None;
         // Where others wait already there is nothing; unless there is something that is stale, which they may not want.
         if !self.seat.room().is_attended() || !stale_for.is_zero() {
@@ -66,16 +71,17 @@ impl<T> Asked<'_, T> {
                 }
                 let is_enough =
                     |look: &Arc<Look>| look.is_fresh() && self.found(look.clone(), wish).is_some();
-                return Box::pin(self.load_in_turn(wish, is_enough, loader)).await;
+                return Box::pin(self.load_in_turn(until, wish, is_enough, loader)).await;
             }
             before = Some(look);
         }
-        Box::pin(self.wait_or_load(before, wish, loader)).await
+        Box::pin(self.wait_or_load(before, until, wish, loader)).await
     }
 
     /// Takes the turn, whatever others do, and loads; unless there is enough when it comes.
     pub(super) async fn load_in_turn<E, F, W>(
         &self,
+        until: Deadline,
         wish: Wish,
         is_enough: impl Fn(&Arc<Look>) -> bool,
         loader: F,
@@ -84,7 +90,8 @@ impl<T> Asked<'_, T> {
         F: FnOnce() -> W,
         W: Future<Output = Result<Option<T>, E>>,
     {
-        let lease = match self.lock().wait(self.settings.wait).lock().await {
+        let left = until.since(self.client.clock().now());
+        let lease = match self.lock().wait(left).lock().await {
             Ok(lease) => lease,
             Err(Error::Busy { busy, waited, .. }) => {
                 return Err(LoadError::Waited { place: self.name(), loader: busy.holder, waited });
@@ -99,6 +106,7 @@ impl<T> Asked<'_, T> {
     async fn wait_or_load<E, F, W>(
         &self,
         before: Option<Arc<Look>>,
+        until: Deadline,
         wish: Wish,
         loader: F,
     ) -> Result<Option<T>, LoadError<E>>
@@ -114,12 +122,16 @@ impl<T> Asked<'_, T> {
             spawn(Clerk { client, place, lock: self.lock(), seat, before }.attend());
         };
         let is_enough = |look: &Arc<Look>| look.is_fresh() && self.found(look.clone(), wish).is_some();
-        match room.wait(clock, start.plus(self.settings.wait), attend).await {
+        // Who hardly waits asks for itself: whether somebody else loads is known by then, and nothing is told in so short a time.
+        if self.settings.wait < ALONE_BELOW {
+            return self.load_in_turn(until, wish, is_enough, loader).await;
+        }
+        match room.wait(clock, until, attend).await {
             Waited::Turn(turn) => self.begin(turn, wish, is_enough, loader).await,
             Waited::Told(look) => match self.found(look?, wish) {
                 Some(found) => Ok(found),
                 // There is something, and it will not do for this one.
-                None => self.load_in_turn(wish, is_enough, loader).await,
+                None => self.load_in_turn(until, wish, is_enough, loader).await,
             },
             Waited::Over => Err(self.waited(start).await),
         }

@@ -44,10 +44,21 @@ enum Came {
 
 impl Clerk {
     pub(super) async fn attend(mut self) {
-        let seat = self.seat.again();
+        let (seat, client) = (self.seat.again(), self.client.clone());
         let room = seat.room();
         let _on_duty = OnDuty(room);
-        if let Err(error) = self.serve(room).await {
+        // Listens first and looks then, or a closing in between would go unheard.
+        let mut closed = pin!(client.closing.rung.notified());
+        closed.as_mut().enable();
+        let served = match client.check_open() {
+            Ok(()) => tokio::select! {
+                biased;
+                served = self.serve(room) => served,
+                () = closed => Err(Error::Closed),
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
             room.tell_all(error);
         }
     }
@@ -86,15 +97,10 @@ impl Clerk {
     }
 
     async fn next(&self, room: &Room, claim: impl Future<Output = Result<Lease>>) -> Result<Came> {
-        let client = &self.client;
-        let mut closed = pin!(client.closing.rung.notified());
-        closed.as_mut().enable();
-        client.check_open()?;
         tokio::select! {
             biased;
             () = room.deserted() => Ok(Came::NobodyLeft),
             lease = claim => lease.map(Came::Lease),
-            () = closed => Err(Error::Closed),
             () = self.changed() => Ok(Came::Change),
         }
     }

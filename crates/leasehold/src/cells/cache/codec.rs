@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use crate::error::{Error, Result};
+#[cfg(feature = "json")]
+use crate::error::Error;
+use crate::error::Result;
 
 /// Two functions, so that bytes and every type can have their own.
 pub(super) struct Codec<T> {
@@ -20,7 +19,8 @@ impl Codec<Vec<u8>> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned> Codec<T> {
+#[cfg(feature = "json")]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> {
     pub(super) fn json() -> Self {
         Codec {
             encode: |value| {

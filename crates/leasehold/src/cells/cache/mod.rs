@@ -12,9 +12,6 @@ mod turn;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
 use crate::cells::store::{When, Write};
 use crate::error::{Error, Result};
 use crate::locks::Client;
@@ -260,7 +257,8 @@ impl<T> Cache<T> {
         W: Future<Output = Result<T, E>>,
     {
         let asked = self.ask(key.as_ref(), Some(ttl))?;
-        some(asked.load_in_turn(Wish::Value, |_| false, || async { loader().await.map(Some) }).await?)
+        let until = self.client.clock().now().plus(asked.settings.wait);
+        some(asked.load_in_turn(until, Wish::Value, |_| false, || async { loader().await.map(Some) }).await?)
     }
 
     /// Forgets the value. What a loader gives that began before this is not kept, either.
@@ -283,6 +281,11 @@ impl<T> Cache<T> {
         let client = &self.client;
         client.check_open()?;
         client.cells(WHAT)?;
+        let can = client.store.capabilities();
+        if !can.fenced {
+            let why = "it has no fences to tell one loader from the next";
+            return Err(Error::Unsupported { store: can.store, what: WHAT, why });
+        }
         let times = ttl.map(|ttl| settings.times(ttl)).transpose()?;
         let place = Arc::new(Place::new(&settings.name, key)?);
         let seat = client.caches.enter(&place.lease);
@@ -309,7 +312,8 @@ impl Cache {
 
     /// The same for values of a type, kept as JSON. What is there and cannot be read as that type (another version of the
     /// program wrote it) is as if it were not there: it is loaded anew.
-    pub fn json<T: Serialize + DeserializeOwned>(self) -> Cache<T> {
+    #[cfg(feature = "json")]
+    pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
         Cache { client: self.client, settings: self.settings, codec: Codec::json() }
     }
 }

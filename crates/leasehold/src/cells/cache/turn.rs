@@ -152,8 +152,10 @@ impl Loading {
     pub(super) async fn give_up(mut self) {
         self.lease = None;
         self.end = None;
-        let gone = self.mark.take_away();
-        if let Err(error) = gone.await {
+        // In a task, so that it is done also where the caller goes.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && let Ok(Err(error)) = runtime.spawn(self.mark.take_away()).await
+        {
             tracing::debug!(%error, place = %self.mark.place.cell, "the mark of a load that failed stays to its end");
         }
     }

@@ -143,7 +143,18 @@ impl Link {
         answer
     }
 
-    fn note(&self, session: &Session, answer: &Result<Value, RedisError>) {
+    /// Several commands at once, which others may come between.
+    pub(super) async fn commands(
+        &self,
+        session: &Session,
+        commands: &redis::Pipeline,
+    ) -> Result<Vec<Value>, RedisError> {
+        let answers = commands.query_async(&mut session.connection.clone()).await;
+        self.note(session, &answers);
+        answers
+    }
+
+    fn note<T>(&self, session: &Session, answer: &Result<T, RedisError>) {
         match answer {
             Err(error) if error.is_timeout() => {
                 if session.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES_MAX {
