@@ -701,8 +701,8 @@ async fn what_is_no_value_of_a_cache_is_an_error() {
 async fn a_value_is_pushed_to_those_who_wait_on_redis_and_on_valkey() {
     for kind in Kind::ALL {
         let server = Server::start(kind).unwrap();
-        let (a, b) = tokio::join!(leasehold::connect(&server.url()), leasehold::connect(&server.url()));
-        let (a, b) = (a.unwrap(), b.unwrap());
+        let a = leasehold::connect(&server.url()).await.unwrap();
+        let b = leasehold::connect(&server.url()).await.unwrap();
         let loading = Held::begun(&a.cache("x"), "k", LONG).await;
         let loads = Arc::default();
         let waits = waiting(&b.cache("x"), "k", &loads).await;

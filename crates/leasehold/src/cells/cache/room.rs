@@ -411,3 +411,103 @@ impl fmt::Debug for Rooms {
         f.debug_struct("Rooms").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use futures_util::future::poll_immediate;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn seat() -> (Arc<Rooms>, Seat) {
+        let rooms: Arc<Rooms> = Arc::default();
+        let seat = rooms.enter(&Name::new("x").unwrap());
+        (rooms, seat)
+    }
+
+    /// A look that is answered when the test says so, with the time it was asked at to tell it by.
+    fn look(number: u64) -> Look {
+        let place = super::super::place::Place::new(&Name::new("x").unwrap(), b"k").unwrap();
+        Look::new(None, &place, Deadline::from_ns(number)).unwrap()
+    }
+
+    async fn read(answer: oneshot::Receiver<u64>) -> Result<Look> {
+        Ok(look(answer.await.unwrap()))
+    }
+
+    /// Whoever comes while somebody looks may know of something newer than that look.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_told_what_was_asked_before_it_came() {
+        let (_rooms, seat) = seat();
+        let (room, clock) = (seat.room(), Clock::tokio());
+        let channels = || oneshot::channel::<u64>();
+        let ((answer_1, read_1), (answer_2, read_2), (_answer_3, read_3)) =
+            (channels(), channels(), channels());
+        let mut first = Box::pin(room.look(&clock, read(read_1)));
+        assert!(poll_immediate(&mut first).await.is_none());
+        // Two more come; they share the next one.
+        let mut second = Box::pin(room.look(&clock, read(read_2)));
+        let mut third = Box::pin(room.look(&clock, read(read_3)));
+        assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());
+        answer_1.send(1).unwrap();
+        assert_eq!(first.await.unwrap().asked.as_ns(), 1);
+        assert!(poll_immediate(&mut second).await.is_none(), "that was asked before it came");
+        assert!(poll_immediate(&mut third).await.is_none(), "that was asked before it came");
+        answer_2.send(2).unwrap();
+        assert_eq!(second.await.unwrap().asked.as_ns(), 2);
+        assert_eq!(third.await.unwrap().asked.as_ns(), 2, "shared");
+    }
+
+    /// The same for those who wait, and for what is written.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_is_not_told_what_began_before_it_came() {
+        let (_rooms, seat) = seat();
+        let (room, clock) = (seat.room(), Clock::tokio());
+        let mut early = Box::pin(room.wait(&clock, Deadline::FAR, || {}));
+        assert!(poll_immediate(&mut early).await.is_none());
+        let number = room.begin();
+        let mut late = Box::pin(room.wait(&clock, Deadline::FAR, || {}));
+        assert!(poll_immediate(&mut late).await.is_none());
+        room.tell(number, Ok(Arc::new(look(1))));
+        assert!(matches!(early.await, Waited::Told(Ok(_))));
+        assert!(poll_immediate(&mut late).await.is_none(), "it began before");
+        assert!(!room.is_deserted());
+        let number = room.begin();
+        room.tell(number, Ok(Arc::new(look(2))));
+        assert!(matches!(late.await, Waited::Told(Ok(look)) if look.asked.as_ns() == 2));
+        assert!(room.is_deserted());
+    }
+
+    /// One that looks and is dropped, or never polled again, holds nobody up.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_is_given_up_is_another_ones_to_take() {
+        let (_rooms, seat) = seat();
+        let (room, clock) = (seat.room(), Clock::tokio());
+        for is_dropped in [true, false] {
+            let (_never, unanswered) = oneshot::channel();
+            let (answer, answered) = oneshot::channel();
+            let mut stuck = Some(Box::pin(room.look(&clock, read(unanswered))));
+            assert!(poll_immediate(stuck.as_mut().unwrap()).await.is_none());
+            let mut next = Box::pin(room.look(&clock, read(answered)));
+            assert!(poll_immediate(&mut next).await.is_none());
+            answer.send(7).unwrap();
+            if is_dropped {
+                stuck = None;
+            }
+            assert_eq!(next.await.unwrap().asked.as_ns(), 7);
+            drop(stuck);
+        }
+    }
+
+    #[test]
+    fn a_room_is_gone_with_the_last_who_leaves_it() {
+        let (rooms, seat) = seat();
+        let (again, end) = (seat.again(), seat.turn_end());
+        drop(seat);
+        drop(again);
+        assert_eq!(lock(&rooms.0).len(), 1);
+        drop(end);
+        assert!(lock(&rooms.0).is_empty());
+    }
+}
