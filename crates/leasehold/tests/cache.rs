@@ -195,6 +195,38 @@ fn a_loader_that_fails_panics_or_is_cancelled_passes_the_turn_on() {
     });
 }
 
+/// Those who wait together: where the first of them fails too, the next loads, and so on.
+#[test]
+fn of_those_who_wait_together_each_has_its_turn() {
+    on_every_store_and_server(|a, b| async move {
+        let first = Held::begun(&a.cache("x").loader_ttl(LONG).wait(LONG), "k", LONG).await;
+        let (loads, at_once) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let mut others = Vec::new();
+        for locks in [&b, &b, &b, &a, &a] {
+            let cache = locks.cache("x").loader_ttl(LONG).wait(LONG);
+            let (loads, at_once) = (loads.clone(), at_once.clone());
+            others.push(tokio::spawn(async move {
+                let fails = || async {
+                    assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    tokio::time::sleep(ms(5)).await;
+                    at_once.fetch_sub(1, Ordering::SeqCst);
+                    Err::<Vec<u8>, _>(loads.fetch_add(1, Ordering::SeqCst))
+                };
+                cache.get_or_load("k", LONG, fails).await.unwrap_err().into_failed().unwrap()
+            }));
+        }
+        tokio::time::sleep(ms(50)).await;
+        first.end.send(Err("on purpose".to_owned())).unwrap();
+        let mut failed = Vec::new();
+        for task in others {
+            failed.push(tokio::time::timeout(secs(60), task).await.expect("within no TTL").unwrap());
+        }
+        failed.sort_unstable();
+        assert_eq!(failed, [0, 1, 2, 3, 4], "each had its own failure");
+        first.task.await.unwrap().unwrap_err();
+    });
+}
+
 #[test]
 fn whoever_waits_and_is_dropped_leaves_nothing_and_the_rest_go_on() {
     on_every_store_and_server(|a, b| async move {
