@@ -9,7 +9,7 @@ use crate::{company, valkey};
 
 /// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
 /// `--benches` would also start every library and binary with arguments meant for a benchmark.
-const BENCHES: &[&str] = &["cells", "core", "file", "quorum", "redis", "run"];
+const BENCHES: &[&str] = &["cache", "cells", "core", "file", "quorum", "redis", "run"];
 
 /// The part of its full length at which a long proof runs; the tests read it from the environment.
 const SCALE: &str = "LEASEHOLD_SCALE";

@@ -30,6 +30,7 @@
 //! - [`Locks::cells`] gives [`Cells`], for what needs no lock at all: a [`Counter`], a [`Cell`] that is compared and set, updated
 //!   optimistically or written under a fence, a [`Script`] of your own. When to use which: `docs/cells.md`.
 //! - [`Locks::rate_limit`] gives a [`RateLimit`]: so much in such a time, for all who use the name.
+//! - [`Locks::cache`] gives a [`Cache`], whose values one caller per key loads while the others wait: `docs/cache.md`.
 //! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
 //! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
 //!   once. A [`Proof`] is the same without the right to let go.
@@ -74,6 +75,8 @@ mod token;
 mod ttl;
 
 pub use cells::Cells;
+#[cfg(not(shuttle))]
+pub use cells::cache::{Cache, LoadError};
 pub use cells::cell::Cell;
 pub use cells::counter::Counter;
 pub use cells::rate::{RateLimit, Taken};
@@ -116,6 +119,8 @@ mod documents {
     struct Cells;
     #[doc = include_str!("../../../docs/rates.md")]
     struct Rates;
+    #[doc = include_str!("../../../docs/cache.md")]
+    struct Cache;
     #[doc = include_str!("../../../docs/stores/memory.md")]
     struct Memory;
     #[cfg(feature = "redis")]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::acquire::Request;
 use crate::cells::Cells;
+#[cfg(not(shuttle))]
+use crate::cells::cache::{Cache, Rooms};
 use crate::cells::rate::RateLimit;
 use crate::cells::rate::line::Lines;
 use crate::cells::store::CellStore;
@@ -52,6 +54,8 @@ pub(crate) struct Client {
     pub(crate) closing: Arc<Closing>,
     pub(crate) scopes: Scopes,
     pub(crate) lines: Lines,
+    #[cfg(not(shuttle))]
+    pub(crate) caches: Arc<Rooms>,
     ids: AtomicU64,
 }
 
@@ -77,6 +81,8 @@ impl Locks {
             closing: Arc::default(),
             scopes: Scopes::default(),
             lines: Lines::default(),
+            #[cfg(not(shuttle))]
+            caches: Arc::default(),
             ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
@@ -143,6 +149,14 @@ impl Locks {
     /// A name that is not valid is reported when it is asked for.
     pub fn election(&self, name: impl IntoName) -> Election {
         Election::new(self.client.clone(), name.into_name())
+    }
+
+    /// Values that are loaded once for all who want them.
+    ///
+    /// A name that is not valid is reported when it is asked for something.
+    #[cfg(not(shuttle))]
+    pub fn cache(&self, name: impl IntoName) -> Cache {
+        Cache::new(self.client.clone(), name.into_name())
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same

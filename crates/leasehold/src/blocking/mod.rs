@@ -12,6 +12,7 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+mod cache;
 mod cells;
 mod election;
 mod engine;
@@ -34,6 +35,7 @@ use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
 
+pub use cache::Cache;
 pub use cells::{Call, Cell, Cells, Counter, Script};
 pub use election::{Changes, Election, Leadership};
 pub use kinds::{All, Latch, Mutex, RwLock, Semaphore};
@@ -116,6 +118,11 @@ impl Locks {
     /// One leader at a time among those who campaign, for a term. See [`crate::Locks::election`].
     pub fn election(&self, name: impl IntoName) -> Election {
         Election { inner: self.inner.election(name), engine: self.engine.clone() }
+    }
+
+    /// Values that are loaded once for all who want them. See [`crate::Locks::cache`].
+    pub fn cache(&self, name: impl IntoName) -> Cache {
+        Cache { inner: self.inner.cache(name), engine: self.engine.clone() }
     }
 
     /// An owner under whose name a lock that it holds already may be taken again. See [`crate::Locks::owner`].

@@ -144,6 +144,8 @@ pub enum Kind {
     Latch,
     /// What was taken of a rate limit.
     Rate,
+    /// A value that is loaded where there is none.
+    Cached,
 }
 
 impl Key {
@@ -171,6 +173,7 @@ impl fmt::Display for Key {
             Kind::Counter => "counter",
             Kind::Latch => "latch",
             Kind::Rate => "rate",
+            Kind::Cached => "cached",
         };
         write!(f, "{kind}:{}", self.name)
     }

@@ -36,6 +36,9 @@ const WATCHED_FOR: Duration = Duration::from_secs(30);
 /// A fence as text has always as many digits, so that scripts can compare it: their numbers have 53 bits.
 const FENCE_DIGITS: usize = 19;
 
+/// What is left of a value, asked for twice at once, differs by no more than this.
+const AGREE_MS: i64 = 10;
+
 pub(super) struct Cells {
     link: Arc<Link>,
     clock: Clock,
@@ -150,6 +153,28 @@ fn with_args(write: &Write, then: impl FnOnce(&[&[u8]])) {
     then(&args);
 }
 
+impl Cells {
+    /// A read without a script, which takes the server a fifth of the time: how long it is still there, the value, and again how
+    /// long. Where both agree they are the value's; `None` where somebody has written in between.
+    async fn look(&self, key: &Key) -> Result<Option<Option<Kept>>> {
+        let (session, key) = (self.link.session().await?, key.to_string());
+        let mut commands = Pipeline::with_capacity(3);
+        commands.cmd("PTTL").arg(&key).cmd("GET").arg(&key).cmd("PTTL").arg(&key);
+        let answers = self.link.commands(&session, &mut commands).await.map_err(explained)?;
+        let answers: Vec<Value> = answers.into_iter().collect::<Result<_, _>>().map_err(explained)?;
+        match <[Value; 3]>::try_from(answers) {
+            Ok([_, Value::Nil, _]) => Ok(Some(None)),
+            Ok([Value::Int(before), Value::BulkString(value), Value::Int(left)]) => {
+                let is_its_own =
+                    before == -1 && left == -1 || left >= 0 && (0..=AGREE_MS).contains(&(before - left));
+                let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+                Ok(is_its_own.then_some(Some(Kept { value, remaining })))
+            }
+            _ => Err(odd()),
+        }
+    }
+}
+
 fn ms(ttl: Option<Ttl>) -> String {
     ttl.map(|ttl| ttl.as_ms().to_string()).unwrap_or_default()
 }
@@ -157,6 +182,9 @@ fn ms(ttl: Option<Ttl>) -> String {
 #[async_trait]
 impl CellStore for Cells {
     async fn read(&self, key: &Key) -> Result<Option<Kept>> {
+        if let Some(kept) = self.look(key).await? {
+            return Ok(kept);
+        }
         let both = match self.ask(&CELL_READ, key, &[]).await? {
             Value::Nil => return Ok(None),
             Value::Array(both) => both,
