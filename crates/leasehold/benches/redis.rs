@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use leasehold::cells::rate::Algorithm;
 use leasehold::{Lease, Locks};
 use leasehold_lab::{Kind, Server};
 use redis::aio::MultiplexedConnection;
@@ -42,6 +43,11 @@ fn main() {
     for tasks in [1, 64] {
         if wanted("redis: a permit and a reader beside a mutex, uncontended") {
             shares(&server, tasks);
+        }
+    }
+    for tasks in [1, 64] {
+        if wanted("redis: a take of a rate limit, beside a bare script of INCR and PEXPIRE") {
+            rates(&server, tasks);
         }
     }
     if wanted("redis: hand-over between two processes, beside a bare PING") {
@@ -250,6 +256,73 @@ fn shares(server: &Server, tasks: u64) {
                 spread(&times),
                 median(&ratios(|cost| cost.client)),
                 median(&ratios(|cost| cost.server)),
+            );
+        }
+        locks.close().await;
+    });
+}
+
+// ---- rate limits ----
+
+/// A number that gets its end when it is made, and nothing else.
+const COUNT: &str = "local n = redis.call('INCR', KEYS[1])
+if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end return n";
+
+/// What a take costs by each rule, where it is allowed.
+fn rates(server: &Server, tasks: u64) {
+    let runtime = runtime();
+    runtime.block_on(async {
+        let locks = leasehold::connect(&server.url()).await.unwrap();
+        let bare = Bare::open(&server.url()).await;
+        let count: String =
+            cmd("SCRIPT").arg("LOAD").arg(COUNT).query_async(&mut bare.connection.clone()).await.unwrap();
+        let theirs = || {
+            timed(server, tasks, |task, each| {
+                let (mut connection, count) = (bare.connection.clone(), count.clone());
+                async move {
+                    for _ in 0..each {
+                        let mut check = cmd("EVALSHA");
+                        check.arg(&count).arg(1).arg(format!("bare:mails:{task:06}")).arg(60_000);
+                        assert_ne!(check.query_async::<u64>(&mut connection).await.unwrap(), 0);
+                    }
+                }
+            })
+        };
+        let ours = |algorithm: Algorithm, max: u32| {
+            let locks = locks.clone();
+            timed(server, tasks, move |task, each| {
+                let limit = locks.rate_limit(format!("mails:{task:06}"));
+                let limit = limit.max(max).per(Duration::from_secs(60)).algorithm(algorithm);
+                async move {
+                    for _ in 0..each {
+                        assert!(limit.take(1).await.unwrap().allowed);
+                    }
+                }
+            })
+        };
+        const MAX: u32 = 1_000_000;
+        let rules = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::Gcra { burst: MAX }];
+        let mut runs = Vec::new();
+        for _ in 0..=ROUNDS {
+            let mut run = vec![theirs().await];
+            for rule in rules {
+                run.push(ours(rule, MAX).await);
+            }
+            runs.push(run);
+        }
+        // The first was for warming up.
+        runs.remove(0);
+        println!("\n| a take, {tasks} tasks | µs per take | of the client's core | of the server's | time, ratio | spread |\n|---|---|---|---|---|---|");
+        for (i, what) in ["bare INCR and PEXPIRE", "fixed window", "sliding window", "GCRA"].iter().enumerate() {
+            let of = |which: fn(&Cost) -> f64| median(&runs.iter().map(|run| which(&run[i])).collect::<Vec<_>>());
+            let times: Vec<f64> = runs.iter().map(|run| run[i].time / run[0].time).collect();
+            println!(
+                "| {what} | {:.1} | {:.1} | {:.1} | {:.2} | {} |",
+                of(|cost| cost.time),
+                of(|cost| cost.client),
+                of(|cost| cost.server),
+                median(&times),
+                spread(&times),
             );
         }
         locks.close().await;

@@ -17,17 +17,15 @@ local time = redis.call('TIME')
 local clock = time[1] * 1000000 + time[2]
 local log = redis.call('GET', key) or ''
 local length = #log
-if length > 0 and (length <= HEAD or (length - HEAD) % EACH > 0 or string.find(log, '%D')) then
-  return redis.error_reply('ERR no rate limit')
-end
-
-local function number(from, digits)
-  return tonumber(string.sub(log, from, from + digits - 1))
-end
+local sub = string.sub
 
 local ahead, used, since, last = 0, 0, 0, 0
 if length > 0 then
-  ahead, used, since, last = number(1, 16), number(17, 10), number(27, 16), number(length - EACH + 1, 16)
+  ahead, used, since = tonumber(sub(log, 1, 16)), tonumber(sub(log, 17, 26)), tonumber(sub(log, 27, 42))
+  last = tonumber(sub(log, -EACH, -11))
+  if length <= HEAD or (length - HEAD) % EACH > 0 or not (ahead and used and since and last) then
+    return redis.error_reply('ERR no rate limit')
+  end
 end
 local now = clock + ahead
 local is_back = now < last
@@ -36,8 +34,8 @@ if is_back then
 end
 
 local from = HEAD + 1
-while from < length and number(from, 16) + period <= now do
-  used = used - number(from + 16, 10)
+while from < length and sub(log, from, from + 15) + period <= now do
+  used = used - sub(log, from + 16, from + 25)
   from = from + EACH
 end
 
@@ -48,13 +46,13 @@ end
 
 if used + weight > most then
   if is_back then
-    keep(string.sub(log, from))
+    keep(sub(log, from))
   end
   local missing, again = used + weight - most, 0
   local at = from
   while missing > 0 and at < length do
-    again = number(at, 16) + period - now
-    missing = missing - number(at + 16, 10)
+    again = sub(log, at, at + 15) + period - now
+    missing = missing - sub(log, at + 16, at + 25)
     at = at + EACH
   end
   return { 0, used, again, last + period - now }
@@ -62,10 +60,10 @@ end
 
 used = used + weight
 if from < length and now - since < apart then
-  weight = weight + number(length - 9, 10)
+  weight = weight + sub(log, -10)
   length = length - EACH
 else
   since = now
 end
-keep(string.sub(log, from, length) .. string.format('%016.0f%010.0f', now, weight))
+keep(sub(log, from, length) .. string.format('%016.0f%010.0f', now, weight))
 return { 1, used, 0, period }
