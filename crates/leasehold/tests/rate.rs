@@ -12,7 +12,7 @@ use common::{Dice, client, in_parallel, ms, scaled, secs};
 use futures_util::future::join_all;
 use leasehold::cells::rate::Algorithm;
 use leasehold::store::memory::Memory;
-use leasehold::{Clock, Error, RateLimit, Taken};
+use leasehold::{Clock, Error, Locks, RateLimit, Taken};
 use leasehold_lab::{Kind, Server};
 
 const RULES: [Algorithm; 3] =
@@ -140,6 +140,32 @@ async fn tasks_of_one_client_are_served_in_order_and_only_the_first_asks() {
     // Each is refused once and then let through, or let through at once where its turn came late.
     assert!((TASKS..=2 * TASKS + 10).contains(&times), "asked {times} times for {TASKS}");
     println!("asked {times} times for {TASKS} tasks");
+}
+
+/// Sixteen clients, each of which asks about once a window: all are served, and nobody asks in between.
+#[tokio::test]
+async fn many_clients_that_wait_do_not_ask_all_the_time() {
+    const CLIENTS: u64 = 16;
+    let server = Server::start(Kind::Redis).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(leasehold::connect(&server.url()).await.unwrap());
+    }
+    let limit = |locks: &Locks| locks.rate_limit("x").max(4).per(ms(500)).fixed_window();
+    assert!(limit(&clients[0]).take(4).await.unwrap().allowed);
+    server.forget_calls().unwrap();
+    let waiting = clients.iter().map(|locks| {
+        let limit = limit(locks);
+        tokio::spawn(async move { limit.wait(1).await.unwrap() })
+    });
+    for waiting in waiting.collect::<Vec<_>>() {
+        waiting.await.unwrap();
+    }
+    let calls = server.calls().unwrap();
+    let times: u64 = calls.iter().filter(|(name, _)| name.starts_with("eval")).map(|(_, calls)| *calls).sum();
+    // Of four in each of four windows, 16 + 16 + 12 + 8 + 4 ask; those who come a moment early ask again.
+    println!("asked {times} times for {CLIENTS} clients");
+    assert!((CLIENTS..=CLIENTS * 8).contains(&times), "asked {times} times");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Rate limits under attack: clients in four processes, whose wall clocks are moved by up to a minute and which are killed at
 //! random, take from four limits at once. By the store's own record, never is more taken in any window than there is; and nothing is
-//! left afterwards. Beside that, what a fixed window lets through around its end, and a sliding one does not.
+//! left afterwards. Beside that, a limit that takes the time from its clients, which the same attack breaks; and what a fixed window lets
+//! through around its end, and a sliding one does not.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use futures_util::future::join_all;
 use leasehold::cells::rate::Algorithm;
 use leasehold::store::file::File;
 use leasehold::{Locks, RateLimit};
-use leasehold_lab::{Kind, Server};
+use leasehold_lab::{Client, Kind, Reply, Server};
 use rusqlite::Connection;
 
 const PROCESSES: u64 = 4;
@@ -54,8 +55,12 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 fn worker() {
     play(|role, home| {
         let [what, label, seed] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
-        assert_eq!(what, "takes");
-        run(takes(Arc::new(Post::new(home, label, seed))));
+        let post = Post::new(home, label, seed);
+        match what {
+            "takes" => run(takes(Arc::new(post))),
+            "naive" => by_its_own_clock(&post),
+            other => panic!("no role `{other}`"),
+        }
     });
 }
 
@@ -136,7 +141,8 @@ impl Place {
 /// From the append-only file, in which each end is a moment of the server's clock. A number that is added to is written as it is then.
 fn of_server(server: &Server) -> BTreeMap<String, Written> {
     let mut written = BTreeMap::<String, Written>::new();
-    let mut added = HashMap::<String, u64>::new();
+    // What was added just now, and to which.
+    let mut added = None;
     for command in record::commands(server) {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words[..] {
@@ -150,15 +156,22 @@ fn of_server(server: &Server) -> BTreeMap<String, Written> {
                     written.get(key).and_then(|written| written.last().cloned()).unwrap_or_default();
                 let sum = sum.parse().unwrap_or(0) + by;
                 written.entry(key.into()).or_default().push((sum.to_string(), ends));
-                added.insert(key.into(), by);
+                added = Some((key.to_owned(), by));
+                continue;
             }
             ["PEXPIREAT", key, ends] => {
-                *written.get_mut(key).unwrap().last_mut().unwrap() =
-                    (added[key].to_string(), ends.parse().unwrap());
+                let last = written.get_mut(key).and_then(|written| written.last_mut()).unwrap();
+                last.1 = ends.parse().unwrap();
+                if let Some((to, by)) = &added
+                    && to == key
+                {
+                    last.0 = by.to_string();
+                }
             }
             ["SELECT", _] | ["MULTI"] | ["EXEC"] | ["DEL" | "UNLINK", ..] => {}
             _ => panic!("{words:?}"),
         }
+        added = None;
     }
     written
 }
@@ -185,6 +198,9 @@ fn of_files(home: &Path) -> BTreeMap<String, Written> {
     written
 }
 
+/// By how much the machine's own clock may be corrected meanwhile. A limit's stands still then, and a server's window gets its end anew.
+const CORRECTED_MS: u64 = 50;
+
 /// What the record says of one limit.
 #[derive(Debug, Default)]
 struct Verdict {
@@ -201,12 +217,12 @@ fn judge_fixed(written: &Written, period: Duration) -> Verdict {
     let mut window = (0, 0);
     for (value, ends) in written {
         let sum: u64 = value.parse().unwrap();
-        if *ends != window.1 {
-            let apart = ends - window.1;
-            assert!(u128::from(apart) >= period.as_millis(), "a window after {apart} ms");
+        if u128::from(ends.saturating_sub(window.1)) >= period.as_millis() {
             window = (0, *ends);
             verdict.windows += 1;
         }
+        let off = ends.abs_diff(window.1);
+        assert!(off < CORRECTED_MS, "a window within a window, {off} ms off");
         assert!(sum > window.0, "a take of nothing");
         verdict.weight += sum - window.0;
         window.0 = sum;
@@ -222,7 +238,13 @@ fn takes_of(written: &Written, number: usize) -> Vec<(u64, u64)> {
     let part = |value: &str, from: usize, digits: usize| value[from..from + digits].parse::<u64>().unwrap();
     let mut before = String::new();
     let take = |(value, ends): &(String, u64)| {
-        assert_eq!(part(value, 0, 16), 0, "nobody has set the store's clock back");
+        let ahead_us = part(value, 0, 16);
+        assert!(ahead_us < CORRECTED_MS * 1_000, "nobody has set the store's clock back by {ahead_us} µs");
+        // One that was refused, and only noticed that.
+        if before.get(16..) == value.get(16..) {
+            before.clone_from(value);
+            return None;
+        }
         let (at_us, weight) = match rule {
             Algorithm::SlidingWindow => {
                 let last = value.len() - 26;
@@ -249,30 +271,38 @@ fn takes_of(written: &Written, number: usize) -> Vec<(u64, u64)> {
             _ => panic!("{rule:?}"),
         };
         assert!((1..=u64::from(HEAVIEST)).contains(&weight), "a take of {weight}");
-        before = value.clone();
-        (at_us, weight)
+        before.clone_from(value);
+        Some((at_us, weight))
     };
-    written.iter().map(take).collect()
+    written.iter().filter_map(take).collect()
 }
 
 /// Of any period, wherever it begins.
 fn judge_any(written: &Written, number: usize) -> Verdict {
     let takes = takes_of(written, number);
-    let period_us = period_of(number).as_micros() as u64;
-    let mut verdict = Verdict { takes: takes.len(), ..Verdict::default() };
-    let (mut first, mut within) = (0, 0);
-    for (at_us, weight) in &takes {
+    assert!(takes.is_sorted_by_key(|(at_us, _)| *at_us), "the limit's clock goes on");
+    let lasted_us = takes.last().unwrap().0 - takes[0].0;
+    Verdict {
+        takes: takes.len(),
+        weight: takes.iter().map(|(_, weight)| weight).sum(),
+        most: most_in_any(&takes, period_of(number)),
+        windows: (u128::from(lasted_us) / period_of(number).as_micros()) as usize,
+    }
+}
+
+/// The most in one period, of takes in µs and their weights.
+fn most_in_any(takes: &[(u64, u64)], period: Duration) -> u64 {
+    let period_us = period.as_micros() as u64;
+    let (mut first, mut within, mut most) = (0, 0, 0);
+    for (at_us, weight) in takes {
         within += weight;
         while takes[first].0 + period_us <= *at_us {
             within -= takes[first].1;
             first += 1;
         }
-        verdict.weight += weight;
-        verdict.most = verdict.most.max(within);
+        most = most.max(within);
     }
-    assert!(takes.is_sorted_by_key(|(at_us, _)| *at_us), "the store's clock goes on");
-    verdict.windows = ((takes.last().unwrap().0 - takes[0].0) / period_us) as usize;
-    verdict
+    most
 }
 
 // ---- the attack ----
@@ -376,6 +406,58 @@ fn never_too_much_in_any_window_in_files() {
     run(async { drop(File::open(&store).await.unwrap()) });
     record_in(&store);
     attack(&home, &Place::Files(store));
+}
+
+// ---- the same attack on a limit whose clients say what time it is ----
+
+/// A sliding window as it is often written: of the last period by the caller's clock. Beside it, when the server let something through.
+const NAIVE: &str = "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] - ARGV[2])
+    if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
+    redis.call('ZADD', KEYS[1], ARGV[1], ARGV[4])
+    local time = redis.call('TIME')
+    redis.call('RPUSH', KEYS[2], string.format('%.0f', time[1] * 1000000 + time[2]))
+    return 1";
+
+const NAIVE_MAX: u32 = 20;
+
+fn by_its_own_clock(post: &Post) {
+    let url = std::fs::read_to_string(post.home.join("url")).unwrap();
+    let mut redis = Client::tcp(url.trim_start_matches("redis://").parse().unwrap()).unwrap();
+    let (period_us, max) = (PERIOD.as_micros().to_string(), NAIVE_MAX.to_string());
+    for number in 0_u64.. {
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let (now_us, member) = (wall.as_micros().to_string(), format!("{} {number}", post.label));
+        let args = ["EVAL", NAIVE, "2", "naive", "record", &now_us, &period_us, &max, &member];
+        match redis.command(&args).unwrap().int() {
+            Some(1) => post.count(),
+            _ => std::thread::sleep(ms(1)),
+        }
+    }
+}
+
+#[test]
+fn a_limit_whose_clients_say_what_time_it_is_is_broken_by_the_same_attack() {
+    let (home, server) = (home_in_memory("rate"), Server::start(Kind::Redis).unwrap());
+    std::fs::write(home.path().join("url"), server.url()).unwrap();
+    let plan = Plan {
+        role: "naive".to_owned(),
+        processes: PROCESSES,
+        moved_s: 60,
+        lives_ms: (500, 2_000),
+        grants: scaled(2_000),
+        lasts: ms(scaled(20_000)),
+    };
+    plan.carry_out(home.path());
+    let Reply::Array(record) = server.command(&["LRANGE", "record", "0", "-1"]).unwrap() else { panic!() };
+    let mut takes: Vec<(u64, u64)> =
+        record.iter().map(|at| (at.text().unwrap().parse().unwrap(), 1)).collect();
+    takes.sort_unstable();
+    let most = most_in_any(&takes, PERIOD);
+    println!(
+        "by its clients' clocks, {NAIVE_MAX} in {PERIOD:?}: {} takes, at most {most} in one window",
+        takes.len()
+    );
+    assert!(most > 2 * u64::from(NAIVE_MAX), "the attack is too weak to show anything: {most}");
 }
 
 // ---- around the end of a window ----

@@ -153,10 +153,6 @@ impl Limit {
         format!("{key}:{rule}:{}", self.period.as_ms())
     }
 
-    pub(crate) fn ttl(&self) -> Ttl {
-        self.period
-    }
-
     pub(crate) fn period_us(&self) -> u64 {
         self.period.as_ms() * 1_000
     }

@@ -4,6 +4,7 @@ use super::book::{Book, Outcome};
 use super::place::refused;
 use crate::cells::rate::decide::{Decided, There, decide};
 use crate::cells::rate::{Limit, Taken};
+use crate::ttl::Ttl;
 
 impl Book<'_> {
     pub(super) fn take(&mut self, place: &str, limit: &Limit, weight: u32) -> Outcome<Taken> {
@@ -16,7 +17,12 @@ impl Book<'_> {
         })?;
         if let Some((value, left)) = write {
             // After a reboot it gets the whole period again.
-            self.set(place, &value, Some(self.now.plus(left)), Some(limit.ttl()))?;
+            self.set(
+                place,
+                &value,
+                Some(self.now.plus(left)),
+                Some(Ttl::from_ms(limit.period_us() / 1_000)),
+            )?;
         }
         Ok(taken)
     }

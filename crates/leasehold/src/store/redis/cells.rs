@@ -252,7 +252,7 @@ impl CellStore for Cells {
     async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
         let (script, args): (&Script, &[u64]) = match limit.algorithm() {
             Algorithm::FixedWindow => {
-                (&RATE_FIXED, &[u64::from(weight), u64::from(limit.max()), limit.ttl().as_ms()])
+                (&RATE_FIXED, &[u64::from(weight), u64::from(limit.max()), limit.period_us() / 1_000])
             }
             Algorithm::SlidingWindow => {
                 let (period_us, apart_us) = (limit.period_us(), limit.apart_us());
