@@ -93,12 +93,17 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::Mutex>();
     both::<leasehold::RwLock>();
     both::<leasehold::Semaphore>();
+    both::<leasehold::Cells>();
+    both::<leasehold::Counter>();
+    both::<leasehold::Cell<Vec<u8>>>();
+    both::<leasehold::Script>();
     both::<leasehold::Error>();
     both::<leasehold::Event>();
     both::<leasehold::Clock>();
     both::<leasehold::blocking::Locks>();
     both::<leasehold::blocking::Lease>();
     both::<leasehold::blocking::Detached>();
+    both::<leasehold::blocking::Cell<Vec<u8>>>();
     let futures = |locks: leasehold::Locks, lease: leasehold::Lease, mut detached: leasehold::Detached| {
         send(locks.mutex("x").lock());
         send(locks.mutex("x").try_lock());
@@ -115,6 +120,8 @@ fn public_types_are_send_and_sync() {
         send(locks.semaphore("x", 1).try_acquire());
         send(locks.semaphore("x", 1).acquire_many(1));
         send(locks.semaphore("x", 1).try_acquire_many(1));
+        send(async { locks.cells().bytes("x").update(|_| vec![0]).await });
+        send(async { locks.cells().script("").call().run::<i64>().await });
         send(locks.mutex("x").lock_detached());
         send(locks.mutex("x").try_lock_detached());
         send(async move {
