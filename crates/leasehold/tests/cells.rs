@@ -514,3 +514,35 @@ async fn whoever_watches_a_counter_is_told_of_its_sums() {
         server.command(&["DEL", "counter:n"]).unwrap();
     }
 }
+
+/// What nobody uses any more leaves no key, also if nobody comes to find it: each write gives the fence its end.
+#[tokio::test]
+async fn what_a_server_remembers_of_a_fence_has_an_end_unless_its_value_has_none() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let locks = leasehold::connect(&server.url()).await.unwrap();
+    let left_ms = || server.command(&["PTTL", "{cell:x}:fence"]).unwrap().int().unwrap();
+    let (nine, eight) = (Fence::new(9).unwrap(), Fence::new(8).unwrap());
+    let cell = locks.cells().cell::<u32>("x").fence_kept_for(secs(1_000));
+    let short = cell.clone().ttl(secs(500));
+    let (beyond, both) = (900_000..=1_000_000, 1_400_000..=1_500_000);
+    short.set_fenced(nine, &1).await.unwrap();
+    assert!(both.contains(&left_ms()), "{}", left_ms());
+    cell.delete_fenced(nine).await.unwrap();
+    assert!(beyond.contains(&left_ms()), "{}", left_ms());
+    // Whoever writes without a fence moves its end too.
+    cell.set(&1).await.unwrap();
+    assert_eq!(left_ms(), -1, "as long as the value");
+    assert!(short.compare_and_set(&1, &2).await.unwrap());
+    assert!(both.contains(&left_ms()), "{}", left_ms());
+    cell.update(|seen| seen.unwrap() + 1).await.unwrap();
+    assert_eq!(left_ms(), -1);
+    cell.delete().await.unwrap();
+    assert!(beyond.contains(&left_ms()), "{}", left_ms());
+    assert!(matches!(cell.set_fenced(eight, &1).await, Err(Error::Stale { .. })));
+    // A value that another program removed: whoever is refused next sees to it.
+    cell.set_fenced(nine, &1).await.unwrap();
+    server.command(&["DEL", "cell:x"]).unwrap();
+    assert_eq!(left_ms(), -1);
+    assert!(matches!(cell.set_fenced(eight, &1).await, Err(Error::Stale { .. })));
+    assert!(beyond.contains(&left_ms()), "{}", left_ms());
+}

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use common::remote::{self, Remote};
 use common::{Home, home, ms, secs};
 use leasehold::store::file::File;
-use leasehold::{Error, Event, Locks, Loss, Options, Store};
+use leasehold::{Error, Event, Fence, Locks, Loss, Options, Store};
 
 const TTL: Duration = Duration::from_millis(600);
 
@@ -1061,6 +1061,12 @@ fn child_after_a_reboot() {
         let whole = ms(2_000);
         assert!(left <= whole && left + began.elapsed() + ms(50) >= whole, "not its whole TTL: {left:?}");
         assert!(is_held(&locks, "detached").await);
+        for name in ["gone", "short"] {
+            let late = locks.cells().bytes(name).set_fenced(Fence::new(8).unwrap(), &vec![2]).await;
+            assert!(matches!(late, Err(Error::Stale { .. })), "{name}: {late:?}");
+        }
+        assert_eq!(locks.cells().bytes("gone").get().await.unwrap(), None);
+        assert_eq!(locks.cells().bytes("short").get().await.unwrap(), Some(vec![1]));
         let held = locks.inspect("held").await.unwrap();
         assert!(held.is_none(), "holders and waiters are gone: {held:?}");
         let next = locks.mutex("held").try_lock().await.unwrap().expect("nobody holds it");
@@ -1090,6 +1096,12 @@ fn after_a_reboot_nobody_holds_but_what_was_detached() {
             waiters(&holder, "held", 1).await;
             let detached = holder.mutex("detached").ttl(secs(2)).lock_detached().await.unwrap();
             let fence = detached.fence().unwrap().get();
+            // A value that is gone, and one that ends: what they were written under is remembered.
+            let gone = holder.cells().bytes("gone");
+            gone.set_fenced(Fence::new(9).unwrap(), &vec![1]).await.unwrap();
+            gone.delete_fenced(Fence::new(9).unwrap()).await.unwrap();
+            let short = holder.cells().bytes("short").ttl(secs(3_600));
+            short.set_fenced(Fence::new(9).unwrap(), &vec![1]).await.unwrap();
             before.kill();
             waiting.abort();
 

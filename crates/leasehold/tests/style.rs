@@ -94,12 +94,17 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::RwLock>();
     both::<leasehold::Semaphore>();
     both::<leasehold::RateLimit>();
+    both::<leasehold::Cells>();
+    both::<leasehold::Counter>();
+    both::<leasehold::Cell<Vec<u8>>>();
+    both::<leasehold::Script>();
     both::<leasehold::Error>();
     both::<leasehold::Event>();
     both::<leasehold::Clock>();
     both::<leasehold::blocking::Locks>();
     both::<leasehold::blocking::Lease>();
     both::<leasehold::blocking::Detached>();
+    both::<leasehold::blocking::Cell<Vec<u8>>>();
     let futures = |locks: leasehold::Locks, lease: leasehold::Lease, mut detached: leasehold::Detached| {
         send(locks.mutex("x").lock());
         send(locks.mutex("x").try_lock());
@@ -118,6 +123,8 @@ fn public_types_are_send_and_sync() {
         send(locks.semaphore("x", 1).try_acquire_many(1));
         let limit = locks.rate_limit("x");
         send(async move { limit.wait(1).await });
+        send(async { locks.cells().bytes("x").update(|_| vec![0]).await });
+        send(async { locks.cells().script("").call().run::<i64>().await });
         send(locks.mutex("x").lock_detached());
         send(locks.mutex("x").try_lock_detached());
         send(async move {

@@ -82,7 +82,6 @@ impl Counter {
 }
 
 /// A value that is changed without a lock. See [`crate::Cell`].
-#[derive(Debug)]
 pub struct Cell<T> {
     inner: crate::Cell<T>,
     engine: Arc<Engine>,
@@ -157,6 +156,12 @@ impl<T: Send> Cell<T> {
     /// [`crate::Cell::update`].
     pub fn update<R: Into<Next<T>>>(&self, next: impl FnMut(Option<T>) -> R + Send) -> Result<Updated<T>> {
         self.engine.block_on(self.inner.update(next))?
+    }
+}
+
+impl<T> std::fmt::Debug for Cell<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
     }
 }
 

@@ -64,7 +64,8 @@ pub trait CellStore: Send + Sync + fmt::Debug {
 
     /// Ends when the value is not this one any more, or may not be; and by then at the latest.
     ///
-    /// Whoever writes through this trait is heard of at once. What other programs write is found by looking, within seconds.
+    /// Whoever writes through this trait is heard of at once. What other programs write, and what somebody wrote who died before
+    /// it could say so, is found by looking, within seconds.
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()>;
 }
 
