@@ -93,6 +93,9 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::Mutex>();
     both::<leasehold::RwLock>();
     both::<leasehold::Semaphore>();
+    both::<leasehold::Cache>();
+    both::<leasehold::LoadError<String>>();
+    both::<leasehold::blocking::Cache>();
     both::<leasehold::Error>();
     both::<leasehold::Event>();
     both::<leasehold::Clock>();
