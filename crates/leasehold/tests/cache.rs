@@ -265,11 +265,11 @@ fn waiting_has_an_end_and_says_what_to_do() {
                 true => cache.refresh("k", LONG, gives("never", &loads)).await,
             };
             let text = waited.unwrap_err().to_string();
-            let (before, after) = text.split_once(" ms").unwrap();
-            assert!(before.starts_with("`x/k` was not loaded within 3"), "{text}");
+            let (before, after) = text.split_once(" (").unwrap();
+            assert!(before.starts_with("`x/k` was not loaded within "), "{text}");
             assert_eq!(
                 after,
-                " (a is loading it); wait longer (`wait`), serve the old value meanwhile (`stale_for`), or make the \
+                "a is loading it); wait longer (`wait`), serve the old value meanwhile (`stale_for`), or make the \
                  loader faster"
             );
             assert_eq!(loads.load(Ordering::SeqCst), 0);
@@ -318,7 +318,7 @@ fn a_load_that_takes_too_long_is_given_up_and_the_next_loads() {
 #[test]
 fn that_there_is_nothing_is_remembered_for_a_time_of_its_own() {
     on_every_store_and_server(|a, b| async move {
-        let cache = a.cache("x").absent_for(ms(400)).early(0.0);
+        let cache = a.cache("x").absent_for(ms(2_000)).early(0.0);
         let nothing = || async { Ok::<Option<Vec<u8>>, Infallible>(None) };
         assert_eq!(cache.find_or_load("k", LONG, nothing).await.unwrap(), None);
         // It is known, and not asked for again.
@@ -392,12 +392,12 @@ fn what_is_stale_for_too_long_is_not_served() {
         let cache = a.cache("x").stale_for(ms(300));
         cache.get_or_load("k", ms(100), gives("old", &loads)).await.unwrap();
         // Kept for longer by one who would serve it for longer.
-        b.cache("x").stale_for(LONG).refresh("k", ms(100), gives("old", &loads)).await.unwrap();
         let since = tokio::time::Instant::now();
+        b.cache("x").stale_for(LONG).refresh("k", ms(100), gives("old", &loads)).await.unwrap();
         while cache.get("k").await.unwrap().is_some() {
             tokio::time::sleep(ms(10)).await;
         }
-        assert!(since.elapsed() >= ms(380), "{:?}", since.elapsed());
+        assert!(since.elapsed() >= ms(395), "{:?}", since.elapsed());
         assert_eq!(b.cache("x").stale_for(LONG).get("k").await.unwrap().unwrap(), b"old");
         assert_eq!(cache.get_or_load("k", LONG, gives("new", &loads)).await.unwrap(), b"new");
         a.cache("x").invalidate("k").await.unwrap();

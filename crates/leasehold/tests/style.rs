@@ -98,6 +98,9 @@ fn public_types_are_send_and_sync() {
     both::<leasehold::Counter>();
     both::<leasehold::Cell<Vec<u8>>>();
     both::<leasehold::Script>();
+    both::<leasehold::Cache>();
+    both::<leasehold::LoadError<String>>();
+    both::<leasehold::blocking::Cache>();
     both::<leasehold::Error>();
     both::<leasehold::Event>();
     both::<leasehold::Clock>();

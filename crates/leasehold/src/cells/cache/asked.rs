@@ -90,13 +90,17 @@ impl<T> Asked<'_, T> {
         F: FnOnce() -> W,
         W: Future<Output = Result<Option<T>, E>>,
     {
-        let left = until.since(self.client.clock().now());
-        let lease = match self.lock().wait(left).lock().await {
-            Ok(lease) => lease,
-            Err(Error::Busy { busy, waited, .. }) => {
-                return Err(LoadError::Waited { place: self.name(), loader: busy.holder, waited });
-            }
-            Err(error) => return Err(error.into()),
+        let lock = self.lock();
+        // Waiting is for others: whoever finds it free has it, however little it wants to wait.
+        let lease = match lock.try_lock().await? {
+            Some(lease) => lease,
+            None => match lock.wait(until.since(self.client.clock().now())).lock().await {
+                Ok(lease) => lease,
+                Err(Error::Busy { busy, waited, .. }) => {
+                    return Err(LoadError::Waited { place: self.name(), loader: busy.holder, waited });
+                }
+                Err(error) => return Err(error.into()),
+            },
         };
         let turn = Turn { lease, before: None, end: None };
         self.begin(turn, wish, is_enough, loader).await
