@@ -11,7 +11,15 @@ use crate::sync::{Arc, Mutex, lock};
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     /// By what a store calls it.
-    watched: Mutex<HashMap<String, Arc<Notify>>>,
+    watched: Mutex<HashMap<String, Watched>>,
+}
+
+/// A value that somebody watches.
+#[derive(Debug, Default)]
+struct Watched {
+    bell: Arc<Notify>,
+    /// How many do; never 0 in the table.
+    count: usize,
 }
 
 /// One who watches a value; forgotten when the last of them goes.
@@ -24,13 +32,18 @@ pub(crate) struct Watch<'a> {
 impl Watchers {
     pub(crate) fn watch(&self, key: &Key) -> Watch<'_> {
         let key = key.to_string();
-        let bell = lock(&self.watched).entry(key.clone()).or_default().clone();
+        let bell = {
+            let mut watched = lock(&self.watched);
+            let watched = watched.entry(key.clone()).or_default();
+            watched.count += 1;
+            watched.bell.clone()
+        };
         Watch { watchers: self, key, bell }
     }
 
     /// Has everybody look who watches this.
     pub(crate) fn ring(&self, key: &str) {
-        let bell = lock(&self.watched).get(key).cloned();
+        let bell = lock(&self.watched).get(key).map(|watched| watched.bell.clone());
         if let Some(bell) = bell {
             bell.notify_waiters();
         }
@@ -38,7 +51,8 @@ impl Watchers {
 
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn ring_all(&self) {
-        let bells: Vec<Arc<Notify>> = lock(&self.watched).values().cloned().collect();
+        let bells: Vec<Arc<Notify>> =
+            lock(&self.watched).values().map(|watched| watched.bell.clone()).collect();
         bells.iter().for_each(|bell| bell.notify_waiters());
     }
 }
@@ -52,10 +66,33 @@ impl Watch<'_> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        let mut watched = lock(&self.watchers.watched);
-        // Ours and the table's: nobody else has it, and nobody gets it under this lock.
-        if Arc::strong_count(&self.bell) == 2 {
-            watched.remove(&self.key);
+        let mut table = lock(&self.watchers.watched);
+        if let Some(watched) = table.get_mut(&self.key) {
+            watched.count -= 1;
+            if watched.count == 0 {
+                table.remove(&self.key);
+            }
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::cells::store::Kind;
+    use crate::name::Name;
+
+    #[test]
+    fn a_value_is_forgotten_when_the_last_who_watches_it_goes() {
+        let watchers = Watchers::default();
+        let key = Key::new(Kind::Cell, Name::new("x").unwrap_or_else(|error| panic!("{error}")));
+        let (first, second) = (watchers.watch(&key), watchers.watch(&key));
+        // As one who rings has it for a moment, and one who has just gone.
+        let rings = first.bell.clone();
+        drop(first);
+        assert_eq!(lock(&watchers.watched).len(), 1);
+        drop(second);
+        assert_eq!(lock(&watchers.watched).len(), 0);
+        drop(rings);
     }
 }
