@@ -9,9 +9,9 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::fleet::{Fleet, as_child, come_up_with_clock, is_child, set_clock};
+use common::fleet::{Fleet, as_child, come_up_with_clock, is_child, naive_lock, set_clock};
 use common::{ms, secs};
 use leasehold::store::quorum::Quorum;
 use leasehold::{Error, Fence, Lease, Locks, Loss, NodeSaid, Options};
@@ -36,16 +36,6 @@ impl Resource {
         }
         is_good
     }
-}
-
-/// As in `tests/quorum_rules.rs`: the algorithm as the notes have it.
-fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
-    let start = Instant::now();
-    let ttl_ms = ttl.as_millis().to_string();
-    let args = ["SET", key, token, "NX", "PX", &ttl_ms];
-    let granted = nodes.iter().filter(|node| node.command(&args).is_ok_and(|reply| reply.is_ok())).count();
-    let validity = ttl.checked_sub(start.elapsed() + ttl / 100 + ms(2));
-    validity.filter(|_| granted >= 3)
 }
 
 /// A client that reaches these nodes only.

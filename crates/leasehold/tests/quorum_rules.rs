@@ -7,7 +7,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::fleet::{CALM, Fleet};
+use common::fleet::{CALM, Fleet, naive_lock};
 use common::{ms, secs};
 use leasehold::store::quorum::Quorum;
 use leasehold::{Error, Event, Locks, Loss, NodeSaid, Options};
@@ -45,27 +45,6 @@ fn without(fleet: &Fleet, places: &[usize], parameters: &str) -> (String, Vec<Pr
         })
         .collect();
     (format!("redlock:{}?{parameters}", nodes.join(",")), proxies)
-}
-
-/// The algorithm as the notes have it: the same key and value on each node in turn, a majority, the time it took. It says for how
-/// long it may believe in it, or gives all of it back.
-fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
-    let start = Instant::now();
-    let (ttl_ms, quorum) = (ttl.as_millis() as u64, 5 / 2 + 1);
-    let set = |node: &&&Server| {
-        let args = ["SET", key, token, "NX", "PX", &ttl_ms.to_string()];
-        node.command(&args).is_ok_and(|reply| reply.is_ok())
-    };
-    let granted = nodes.iter().filter(set).count();
-    let drift = ttl / 100 + ms(2);
-    match ttl.checked_sub(start.elapsed() + drift) {
-        Some(validity) if granted >= quorum => Some(validity),
-        _ => {
-            const UNLOCK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
-            nodes.iter().for_each(|node| drop(node.command(&["EVAL", UNLOCK, "1", key, token])));
-            None
-        }
-    }
 }
 
 /// Under a lease that three of five nodes hold, one of these forgets. The naive algorithm lets a second holder in; ours does not.

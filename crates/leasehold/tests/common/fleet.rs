@@ -1,6 +1,7 @@
 //! Nodes of a quorum: real servers, each with a proxy in front of it where a test wants one.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use leasehold::store::quorum::Quorum;
 use leasehold::{Locks, Options};
@@ -82,6 +83,27 @@ impl Fleet {
     /// On how many nodes something stands in a key.
     pub(crate) fn count(&self, key: &str) -> usize {
         self.values(key).iter().flatten().count()
+    }
+}
+
+/// The algorithm as the notes have it: the same key and value on each node in turn, a majority, the time it took. It says for how
+/// long it may believe in it, or gives all of it back.
+pub(crate) fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
+    let start = Instant::now();
+    let (ttl_ms, quorum) = (ttl.as_millis() as u64, 5 / 2 + 1);
+    let set = |node: &&&Server| {
+        let args = ["SET", key, token, "NX", "PX", &ttl_ms.to_string()];
+        node.command(&args).is_ok_and(|reply| reply.is_ok())
+    };
+    let granted = nodes.iter().filter(set).count();
+    let drift = ttl / 100 + Duration::from_millis(2);
+    match ttl.checked_sub(start.elapsed() + drift) {
+        Some(validity) if granted >= quorum => Some(validity),
+        _ => {
+            const UNLOCK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+            nodes.iter().for_each(|node| drop(node.command(&["EVAL", UNLOCK, "1", key, token])));
+            None
+        }
     }
 }
 
