@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a user needs who locks without scripts, as the documentation has it.
 const RULE: &str = "resetkeys ~lock:* ~{lock:* resetchannels &{lock:}:* -@all +hello +auth +ping +time +watch +unwatch \
-    +multi +exec +get +set +del +type +pttl +pexpire +scan +publish +zcard +zrange +hmget";
+    +multi +exec +get +set +del +type +pttl +pexpire +scan +publish +zrange +llen +lrange +hmget";
 
 fn off(server: &Server) -> String {
     format!("{}?scripts=off", server.url())
@@ -166,12 +166,12 @@ async fn everything(server: &Server) -> Result<(), Error> {
     let score = i64::MAX / 1_000_000;
     for command in [
         format!("ZADD lock:r {score} r:00000000000000000000000000000000@reader#1f"),
-        "ZADD {lock:w}:line 1 00000000000000000000000000000000@waiter".to_owned(),
+        "RPUSH {lock:w}:line 00000000000000000000000000000000@waiter".to_owned(),
     ] {
         server.command(&command.split(' ').collect::<Vec<_>>()).unwrap();
     }
     let token = "00000000000000000000000000000000@waiter";
-    let entry = format!("{score}\n20000\n1\nx\n{{lock:}}:nobody\n0\nlock:w");
+    let entry = format!("x\n1\n0\n1\n{score}\n20000\n{{lock:}}:nobody\n1f\nlock:w");
     let Acquired::Busy(busy) = store.acquire(&claim("r", secs(20), Wait::Never)).await? else {
         panic!("beside a reader")
     };
@@ -394,7 +394,7 @@ async fn one_who_waits_by_a_script_is_neither_passed_nor_forgotten() {
                 let (scripted, waiting) = (scripted.clone(), waiting.clone());
                 async move { scripted.acquire(&waiting).await }
             });
-            until("in line", || int(&server, &["ZCARD", "{lock:x}:line"]) == 1).await;
+            until("in line", || int(&server, &["LLEN", "{lock:x}:line"]) == 1).await;
             let ticket = Ticket { fence: ticket.fence.filter(|_| is_known), ..ticket };
             assert_eq!(store.release(&ticket).await.unwrap(), Released::Released);
             let granted = tokio::time::timeout(PATIENCE, waiter).await.expect("told").unwrap().unwrap();

@@ -27,7 +27,7 @@ async fn a_grant_that_nobody_awaits_any_more_is_given_back() {
             }
             tokio::time::sleep(ms(1)).await;
         };
-        let place = list(&["ZRANGE", "{lock:x}:line", "0", "-1", "WITHSCORES"]);
+        let place = list(&["LRANGE", "{lock:x}:line", "0", "-1"]);
         server.forget_calls().unwrap();
         waiter.abort();
         // It is withdrawn at once, and again when nothing of it can be under way any more.
@@ -36,7 +36,7 @@ async fn a_grant_that_nobody_awaits_any_more_is_given_back() {
         }
         assert_eq!(server.command(&["EXISTS", "{lock:x}:line", "{lock:x}:wait"]).unwrap().int(), Some(0));
         // Its request comes once more, against all odds.
-        server.command(&["ZADD", "{lock:x}:line", &place[1], &place[0]]).unwrap();
+        server.command(&["RPUSH", "{lock:x}:line", &place[0]]).unwrap();
         server.command(&["HSET", "{lock:x}:wait", &entry[0], &entry[1]]).unwrap();
         lease.release().await.unwrap();
         let lease = near.mutex("x").ttl(secs(60)).wait(secs(20)).lock().await.unwrap();

@@ -196,7 +196,7 @@ fn of_a_crowd_of_waiters_nine_in_ten_die_and_the_living_are_served() {
         let lease = locks.mutex("x").ttl(secs(60)).lock().await.unwrap();
         let mut crowd: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start("crowd", home.path())).collect();
         crowd.iter_mut().for_each(|worker| assert_eq!(worker.hear(), "all ask"));
-        let length = || server.command(&["ZCARD", "{lock:x}:line"]).unwrap().int().unwrap();
+        let length = || server.command(&["LLEN", "{lock:x}:line"]).unwrap().int().unwrap();
         let since = Instant::now();
         while length() < i64::try_from(PROCESSES * each).unwrap() {
             assert!(since.elapsed() < secs(60), "{} in line", length());

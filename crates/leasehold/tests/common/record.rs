@@ -61,7 +61,7 @@ impl Record {
     fn joins(&mut self, token: &str, arrival: u64) {
         self.line.insert((arrival, token.to_owned()));
         self.arrivals.insert(token.to_owned(), arrival);
-        self.joined.insert(token.to_owned(), self.readers);
+        self.joined.entry(token.to_owned()).or_insert(self.readers);
         self.verdict.line_most = self.verdict.line_most.max(self.line.len());
     }
 
@@ -132,6 +132,9 @@ pub(crate) fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life])
     let mut reader = Reader {
         key: format!("lock:{name}"),
         line: format!("{{lock:{name}}}:line"),
+        wait: format!("{{lock:{name}}}:wait"),
+        order: Vec::new(),
+        arrivals: HashMap::new(),
         members: BTreeMap::new(),
         record: Record::new(limit, killed.collect()),
         is_inside: false,
@@ -152,6 +155,11 @@ pub(crate) fn commands(server: &Server) -> impl Iterator<Item = Vec<String>> {
 struct Reader {
     key: String,
     line: String,
+    wait: String,
+    /// Who is in the list of those who wait, as it stands there.
+    order: Vec<String>,
+    /// When each of them came, as its entry has it.
+    arrivals: HashMap<String, u64>,
     /// Who is in the sorted set of holders, with an end in ms.
     members: BTreeMap<String, u64>,
     record: Record,
@@ -168,9 +176,16 @@ impl Reader {
             "DEL" | "UNLINK" if args.contains(&self.key) => self.drop_all(),
             _ if args.first() == Some(&self.key) => self.follow_key(&word, &args[1..]),
             _ if args.first() == Some(&self.line) => self.follow_line(&word, &args[1..]),
+            _ if args.first() == Some(&self.wait) => self.follow_wait(&word, &args[1..]),
             _ => {}
         }
         if !self.is_inside {
+            for token in &self.order {
+                let arrival = self.arrivals[token];
+                if !self.record.line.contains(&(arrival, token.clone())) {
+                    self.record.joins(token, arrival);
+                }
+            }
             self.record.settle();
         }
     }
@@ -222,14 +237,39 @@ impl Reader {
 
     fn follow_line(&mut self, word: &str, args: &[String]) {
         match word {
-            "ZADD" => scored(args).for_each(|(arrival, token)| self.record.joins(token, arrival)),
-            "ZREM" => args.iter().for_each(|token| self.record.leaves(token)),
-            "ZPOPMIN" => {
-                self.record.line.pop_first();
+            "RPUSH" => self.order.extend_from_slice(args),
+            "LPUSH" => self.order.insert(0, args[0].clone()),
+            "LINSERT" => {
+                assert_eq!(args[0], "BEFORE");
+                let at = self.order.iter().position(|token| *token == args[1]).unwrap();
+                self.order.insert(at, args[2].clone());
             }
-            "DEL" | "UNLINK" => self.record.line.clear(),
+            "LPOP" => self.leaves(0),
+            "LREM" => {
+                let at = self.order.iter().position(|token| *token == args[1]);
+                at.into_iter().for_each(|at| self.leaves(at));
+            }
+            "DEL" | "UNLINK" => {
+                self.order.clear();
+                self.record.line.clear();
+            }
             "PEXPIRE" | "PEXPIREAT" => {}
             other => panic!("{other} {args:?}"),
+        }
+        let mut each: Vec<&String> = self.order.iter().collect();
+        each.sort();
+        assert!(each.is_sorted_by(|a, b| a < b), "somebody stands in line twice: {:?}", self.order);
+    }
+
+    fn leaves(&mut self, at: usize) {
+        let token = self.order.remove(at);
+        self.record.leaves(&token);
+    }
+
+    fn follow_wait(&mut self, word: &str, args: &[String]) {
+        if word == "HSET" {
+            let arrival = args[1].split('\n').nth(7).unwrap();
+            self.arrivals.insert(args[0].clone(), u64::from_str_radix(arrival, 16).unwrap());
         }
     }
 }

@@ -10,8 +10,8 @@ use super::{claim, client, granted, is_empty, ms, soon, until, until_waiting};
 
 /// What a user needs, as the documentation has it. With another prefix, it is that in place of `lock:`.
 const RULE: &str = "resetkeys ~lock:* ~{lock:* resetchannels &{lock:}:* -@all +hello +auth +ping +time +subscribe \
-    +evalsha +eval +scan +publish +get +set +del +exists +type +pttl +pexpire +hget +hset +hdel +hincrby +zadd +zcard \
-    +zpopmin +zrange +zrangebyscore +zrank +zrem +zremrangebyscore +zscore";
+    +evalsha +eval +scan +publish +get +set +del +exists +type +pttl +pexpire +hget +hset +hdel +hincrby +lindex \
+    +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrange +zrem +zremrangebyscore +zscore";
 
 fn documented_rule() -> String {
     let document = include_str!("../../../../docs/stores/redis.md");
@@ -79,6 +79,31 @@ async fn everything(server: &Server) -> Result<(), Error> {
     let endless = leasehold::Name::new("endless").unwrap();
     assert!(matches!(store.adopt(&endless, longer).await?, leasehold::Adopted::Adopted { .. }));
     other.evict(&endless).await?;
+    // One that was not there when its turn came, and has its place again, before one who came later.
+    let held = claim("q", ms(20_000), Wait::Never);
+    store.acquire(&held).await?;
+    let [early, late] =
+        [(), ()].map(|()| leasehold::Claim { detached: true, ..claim("q", ms(20_000), Wait::Forever) });
+    let waiters = [&late, &early].map(|claim| {
+        let (other, claim) = (other.clone(), claim.clone());
+        async move { other.acquire(&claim).await }
+    });
+    let entry = "x\n1\n1\n1\n1000\n20000\n{lock:}:nobody\n1\nlock:q";
+    server.command(&["HSET", "{lock:q}:away", early.ticket.token.expose(), entry]).unwrap();
+    let mut waiting = Vec::new();
+    for (waiter, count) in waiters.into_iter().zip(1..) {
+        let mut waiter = tokio::spawn(waiter);
+        tokio::select! {
+            () = until_waiting(server, "q", count) => waiting.push(waiter),
+            answer = &mut waiter => panic!("it was not its turn: {:?}", answer.unwrap()?),
+        }
+    }
+    store.release(&held.ticket).await?;
+    let (late_waits, early_waits) = (waiting.remove(0), waiting.remove(0));
+    soon(early_waits).await.unwrap()?;
+    other.release(&early.ticket).await?;
+    soon(late_waits).await.unwrap()?;
+    other.release(&late.ticket).await?;
     let permits = leasehold::Permits::new(1, 1).unwrap().barging();
     let mut barging = claim("p", ms(20_000), Wait::Forever);
     barging.ticket.share = Share::Permits(permits);

@@ -110,7 +110,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Waits until so many stand in line for a name.
 async fn until_waiting(server: &Server, name: &str, count: i64) {
     let line = format!("{{lock:{name}}}:line");
-    until("in line", || int(server, &["ZCARD", &line]) == count).await;
+    until("in line", || int(server, &["LLEN", &line]) == count).await;
 }
 
 /// Waits until so many stand in line for a name, and the one behind this store knows that it does: answers come in order.

@@ -30,7 +30,8 @@ impl Ears {
         Ears { bells: Arc::default(), left, watchers: Arc::default() }
     }
 
-    /// Who was admitted, or has to look again: `token`, then `fence` and `fences`, by lines. Or which value has changed.
+    /// Who was admitted, or has to look again: `token`, then `fence` and, of several, `fences`, by lines. Or which value has
+    /// changed.
     pub(super) fn hear(&self, push: &PushInfo) {
         let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
         let payload = text(payload);
@@ -40,7 +41,7 @@ impl Ears {
         let mut lines = payload.lines();
         let Some(token) = lines.next() else { return };
         let fence = lines.next().and_then(fence_read);
-        let fences = lines.next().and_then(|fences| fences.parse().ok());
+        let fences = lines.next().map_or(Some(1), |fences| fences.parse().ok());
         let grant = fence.zip(fences).map(|(fence, fences)| Pushed { fence, fences });
         if !self.bells.ring(token, grant) && grant.is_some() {
             self.left.unwanted(token);

@@ -265,8 +265,9 @@ impl Redis {
                     "queued" => {
                         let last = reply.fence(1).map_or(u64::MAX, Fence::get);
                         *queued = Some(Queued { sent, last });
-                        let look = u64::try_from(reply.integer(2)).unwrap_or(1);
-                        look_again = look_again.min(self.clock.now().plus(Duration::from_millis(look)));
+                        if let Some(look) = reply.look() {
+                            look_again = look_again.min(self.clock.now().plus(look));
+                        }
                         if !self.is_told() {
                             look_again = look_again.min(self.clock.now().plus(poll));
                             poll = (poll * 2).min(POLL_MAX);

@@ -19,6 +19,10 @@ impl Reply {
         match value {
             Value::Array(values) if !values.is_empty() => Ok(Reply(values)),
             // What most requests come to is said in as few bytes as it takes.
+            Value::BulkString(text) if text.first() == Some(&b'q') => {
+                let last = Value::BulkString(text[1..].to_vec());
+                Ok(Reply(vec![Value::SimpleString("queued".to_owned()), last]))
+            }
             Value::BulkString(_) | Value::Int(1) => Ok(Reply(vec![value])),
             _ => Err(odd()),
         }
@@ -56,6 +60,12 @@ impl Reply {
 
     pub(in crate::store) fn fence(&self, at: usize) -> Result<Fence> {
         fence_read(&self.text(at)).ok_or_else(|| self.unexpected())
+    }
+
+    /// `queued last look`: when to look again, if that is earlier than of itself.
+    pub(in crate::store) fn look(&self) -> Option<Duration> {
+        self.0.get(2)?;
+        Some(Duration::from_millis(u64::try_from(self.integer(2)).unwrap_or(1)))
     }
 
     pub(in crate::store) fn fences(&self, at: usize) -> u16 {

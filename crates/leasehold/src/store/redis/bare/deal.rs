@@ -85,7 +85,7 @@ impl<'a> Deal<'a> {
             cmd("PTTL").arg(key).take(),
             cmd("GET").arg(last).take(),
             cmd("TIME"),
-            cmd("ZCARD").arg(line).take(),
+            cmd("LLEN").arg(line).take(),
         ];
         let watched = if watches_last { &[key, last][..] } else { &[key] };
         let mut answers = self.watch(watched, &looks).await?.into_iter();

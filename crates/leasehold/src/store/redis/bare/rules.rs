@@ -152,7 +152,7 @@ impl Bare {
         let (Some(native), Some(mark)) = (self.native(), Mark::of(ticket)) else { return Ok(false) };
         let mut call = self.wires.call().await?;
         let mut commands = Pipeline::new();
-        commands.add_command(native.delete(key, &mark.text())).cmd("ZCARD").arg(format!("{{{key}}}:line"));
+        commands.add_command(native.delete(key, &mark.text())).cmd("LLEN").arg(format!("{{{key}}}:line"));
         let mut answers = call.ask(&mut commands).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
         let (deleted, waiters) = (next(), next());

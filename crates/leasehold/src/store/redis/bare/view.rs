@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 pub(super) async fn line(call: &mut Call<'_>, key: &str, to: i64) -> Result<Vec<Waiting>, RedisError> {
     let mut commands = Pipeline::new();
     let line = format!("{{{key}}}:line");
-    commands.cmd("ZRANGE").arg(line).arg(0).arg(to).cmd("TIME");
+    commands.cmd("LRANGE").arg(line).arg(0).arg(to).cmd("TIME");
     let mut answers = call.ask(&mut commands).await?.into_iter();
     let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
     let (Value::Array(tokens), now_us) = (next()?, time_us(&next()?)) else { return Ok(Vec::new()) };
@@ -38,8 +38,9 @@ pub(super) async fn line(call: &mut Call<'_>, key: &str, to: i64) -> Result<Vec<
     let waiting = tokens.into_iter().zip(&entries).filter_map(|(token, entry)| {
         let entry = text(entry);
         let mut fields = entry.split('\n');
-        let shows_until_ms: u64 = fields.next()?.parse().ok()?;
-        let (share, channel) = (fields.nth(2)?.to_owned(), fields.next()?.to_owned());
+        let share = fields.next()?.to_owned();
+        let shows_until_ms: u64 = fields.nth(3)?.parse().ok()?;
+        let channel = fields.nth(1)?.to_owned();
         (shows_until_ms > now_us / 1_000).then_some(Waiting { token, share, channel })
     });
     Ok(waiting.collect())

@@ -6,7 +6,7 @@
 -- Terms are, by lines: `plain` for one name, to be had alone, with one fence and not detached, `share` for such a claim beside
 -- others, or else `other`; waits (0 or 1),
 -- fences, share, shows itself within (ms), detached (0 or 1).
--- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | late now(µs) | foreign key type | limit
+-- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | `q` and last | late now(µs) | foreign key type | limit
 -- Guards: one holder alone, or several together; first come, first served; no claim without an end.
 
 local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
@@ -48,10 +48,10 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
     for _, key in ipairs(keys) do
       local value, left = holder(key)
       if value ~= '' then
-        return { 'busy', value, left, redis.call('ZCARD', line_of(keys[1])) }
+        return { 'busy', value, left, redis.call('LLEN', line_of(keys[1])) }
       end
     end
-    return { 'busy', '', 0, redis.call('ZCARD', line_of(keys[1])) }
+    return { 'busy', '', 0, redis.call('LLEN', line_of(keys[1])) }
   end
 
   for _, key in ipairs(keys) do
@@ -87,26 +87,34 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
   end
 
   -- Into the line, or still in it.
-  local fields = { integer(NOW_MS + show), ttl, n, share, channel, detached and '1' or '0', table.concat(keys, '\n') }
-  local entry = table.concat(fields, '\n')
   local barges = string.sub(share, -1) == 'b'
-  local arrival
+  local new
   for _, key in ipairs(keys) do
-    if not redis.call('ZSCORE', line_of(key), token) then
-      local place = place_kept(key, token)
-      if not place then
-        arrival = arrival or take(1, lowest)
-        if not arrival then
+    local arrival
+    if redis.call('LPOS', line_of(key), token) then
+      local its = redis.call('HGET', wait_of(key), token)
+      arrival = its and entry_of(its).arrival
+    else
+      arrival = arrival_kept(key, token)
+      if arrival then
+        step_back_in(key, token, arrival)
+      else
+        new = new or take(1, lowest)
+        if not new then
           return done({ 'limit' })
         end
-        place = integer(arrival)
+        arrival = new
+        redis.call('RPUSH', line_of(key), token)
       end
-      redis.call('ZADD', line_of(key), place, token)
       if barges then
         redis.call('HINCRBY', wait_of(key), '#b', 1)
       end
     end
-    redis.call('HSET', wait_of(key), token, entry)
+    local fields = {
+      share, n, detached and '1' or '0', #keys, integer(NOW_MS + show), ttl, channel, hex(arrival or NOW),
+      table.concat(keys, '\n'),
+    }
+    redis.call('HSET', wait_of(key), token, table.concat(fields, '\n'))
     stretch(line_of(key), show * 2)
     stretch(wait_of(key), show * 2)
   end
@@ -120,9 +128,9 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
   -- first, when a holder ends. One of another library will not tell us of its end.
   local look = ttl
   for _, key in ipairs(keys) do
-    local place = redis.call('ZRANK', line_of(key), token) or 0
+    local place = redis.call('LPOS', line_of(key), token) or 0
     if place > 0 then
-      local ahead = redis.call('ZRANGE', line_of(key), place - 1, place - 1)[1]
+      local ahead = redis.call('LINDEX', line_of(key), place - 1)
       local its = ahead and redis.call('HGET', wait_of(key), ahead)
       if its then
         look = math.min(look, entry_of(its).shows_until - NOW_MS)

@@ -1,5 +1,6 @@
 -- Most claims are plain: one name, to have it alone, with one fence. As few calls as it takes for one that nobody holds and nobody
--- waits for, and for one that somebody else holds alone; everything else is decided below.
+-- waits for, and for one that somebody else holds alone; everything else is decided below. Their terms are, to the letter,
+-- `plain`, waits, `1`, `x`, shows itself within, `0`.
 if string.byte(ARGV[5]) == 112 then
   local call, token, key = redis.call, ARGV[1], KEYS[2]
   local time = call('TIME')
@@ -25,29 +26,29 @@ if string.byte(ARGV[5]) == 112 then
         end
         -- Those who wait go first, and others have their chance; and nothing is kept by one who may not look there.
         call('DEL', key)
-      elseif type(value) == 'string' and string.byte(ARGV[5], 7) == 49 and string.sub(value, 1, #token) ~= token
-        and call('ZADD', line, 'NX', string.format('%.0f', number), token) == 1 then
-        local wait, ttl = '{' .. key .. '}:wait', tonumber(ARGV[2])
-        local show = tonumber(string.match(ARGV[5], '(%d+)\n0$'))
-        local until_ = string.format('%.0f', math.floor(now / 1000) + show)
-        call('HSET', wait, token, until_ .. '\n' .. ARGV[2] .. '\n1\nx\n' .. ARGV[6] .. '\n0\n' .. key)
-        -- They end by themselves if everybody forgets them; mostly that is far enough off already.
-        local ends = call('PTTL', wait)
-        if ends < show * 2 then
-          call('PEXPIRE', line, show * 4)
-          call('PEXPIRE', wait, show * 4)
+      elseif type(value) == 'string' and string.byte(ARGV[5], 7) == 49 and string.sub(value, 1, #token) ~= token then
+        local wait, show = '{' .. key .. '}:wait', tonumber(string.sub(ARGV[5], 13, -3))
+        local shows_until = string.format('%d', now / 1000 + show)
+        local entry = 'x\n1\n0\n1\n' .. shows_until .. '\n' .. ARGV[2] .. '\n' .. ARGV[6] .. '\n' .. first .. '\n' .. key
+        if call('HSET', wait, token, entry) == 1 then
+          local place = call('RPUSH', line, token)
+          -- They end by themselves if everybody forgets them; mostly that is far enough off already.
+          if call('PTTL', wait) < show * 2 then
+            call('PEXPIRE', line, show * 4)
+            call('PEXPIRE', wait, show * 4)
+          end
+          if place > 1 then
+            return 'q' .. first
+          end
+          -- The first in line watches the holder's end. One of another library will not tell of it.
+          local left = call('PTTL', key)
+          if left < 0 then
+            left = 100
+          elseif not string.find(value .. '\n', '#%x+/?%d*!?\n') then
+            left = math.min(left, 100)
+          end
+          return { 'queued', first, math.max(math.min(tonumber(ARGV[2]), left), 1) }
         end
-        if ends >= 0 then
-          return { 'queued', first, ttl }
-        end
-        -- The first in line watches the holder's end. One of another library will not tell of it.
-        local left = call('PTTL', key)
-        if left < 0 then
-          left = 100
-        elseif not string.find(value .. '\n', '#%x+/?%d*!?\n') then
-          left = math.min(left, 100)
-        end
-        return { 'queued', first, math.max(math.min(ttl, left), 1) }
       end
     end
   end

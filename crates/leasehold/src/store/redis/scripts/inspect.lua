@@ -18,7 +18,7 @@ elseif kind == 'zset' then
     holders[#holders + 1] = tonumber(found[i + 1]) - NOW_MS
   end
 end
-for _, token in ipairs(redis.call('ZRANGE', line_of(key), 0, -1)) do
+for _, token in ipairs(redis.call('LRANGE', line_of(key), 0, -1)) do
   local text = redis.call('HGET', wait_of(key), token)
   local entry = text and entry_of(text)
   if entry and entry.shows_until > NOW_MS then

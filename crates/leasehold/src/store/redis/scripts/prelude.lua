@@ -7,18 +7,19 @@
 --                  can never let a writer in beside readers.
 --                  VALUE is `token#fence` (in hex: a lock is to take little room), then `/n` for a block of n fences, `!` if it outlives its client; and by lines
 --                  the main keys, if it was claimed with several.
---   {K}:line       sorted set of tokens by arrival: who waits, in order.
---   {K}:wait       hash of token -> entry; and `#b`, how many of them may pass others.
---   {K}:away       hash of token -> arrival, entry: who waits and was not there when its turn came. It is out of everybody's
---                  way, and has its place again if it comes back. Gone when the last of them would have had to show itself.
+--   {K}:line       list of tokens: who waits, in the order of arrival, each once.
+--   {K}:wait       hash of token -> entry; and `#b`, how many of them may pass others. Whoever has no entry does not wait.
+--   {K}:away       hash of token -> entry: who waits and was not there when its turn came. It is out of everybody's way, and
+--                  has its place again if it comes back. Gone when the last of them would have had to show itself.
 --   {K}:yield      there for as long as ours keep off a free name, so that others who poll can have it (A10).
 -- Per server:
 --   LAST = KEYS[1] the highest fence given, or arrival: they are numbers of one sequence, which follows the clock. In hex.
 --
--- An entry is, by lines: shows until (server's ms), ttl (ms), fences, share, channel, detached (0 or 1), main keys.
+-- An entry is, by lines: share, fences, detached (0 or 1), how many names, shows until (server's ms), ttl (ms), channel,
+-- arrival, main keys.
 -- A share is `x` (alone), `r` (reader), `pTAKE/LIMIT` (permits), with a `b` at the end if it may pass others.
--- Who is admitted, or has to look again, is told on its client's channel: token, fence, fences; or the token alone. Fences
--- are in hex wherever they are text.
+-- Who is admitted, or has to look again, is told on its client's channel: token, fence, fences (if there are several); or the
+-- token alone. Fences and arrivals are in hex wherever they are text.
 
 local LAST = KEYS[1]
 local TIME = redis.call('TIME')
@@ -28,7 +29,7 @@ local FENCE_MAX = 9007199254740991
 local last, last_is_new
 
 local function integer(n)
-  return string.format('%.0f', n)
+  return string.format('%d', n)
 end
 
 local function hex(n)
@@ -225,14 +226,14 @@ local function entry_of(text)
   for field in string.gmatch(text, '([^\n]*)\n?') do
     fields[#fields + 1] = field
   end
-  for i = 7, #fields do
+  for i = 9, #fields do
     if fields[i] ~= '' then
       keys[#keys + 1] = fields[i]
     end
   end
   return {
-    shows_until = tonumber(fields[1]), ttl = tonumber(fields[2]), n = tonumber(fields[3]), share = fields[4],
-    channel = fields[5], detached = fields[6] == '1', keys = keys,
+    share = fields[1], n = tonumber(fields[2]), detached = fields[3] == '1', shows_until = tonumber(fields[5]),
+    ttl = tonumber(fields[6]), channel = fields[7], arrival = tonumber(fields[8] or '', 16) or 0, keys = keys,
   }
 end
 
@@ -241,7 +242,7 @@ local function tell(channel, message)
 end
 
 local function first_in(key)
-  return redis.call('ZRANGE', line_of(key), 0, 0)[1]
+  return redis.call('LINDEX', line_of(key), 0)
 end
 
 -- The new first in line is the one who watches the holder's end.
@@ -256,7 +257,7 @@ end
 
 -- Somebody has to watch the end of a moment in which nobody is admitted: the first in line that is there.
 local function tell_one(key)
-  for _, token in ipairs(redis.call('ZRANGE', line_of(key), 0, 15)) do
+  for _, token in ipairs(redis.call('LRANGE', line_of(key), 0, 15)) do
     local text = redis.call('HGET', wait_of(key), token)
     local channel = text and entry_of(text).channel
     if channel and channel ~= '' and tell(channel, token) > 0 then
@@ -268,7 +269,7 @@ end
 local function step_out(token, entry)
   local barges = string.sub(entry.share, -1) == 'b'
   for _, key in ipairs(entry.keys) do
-    redis.call('ZREM', line_of(key), token)
+    redis.call('LREM', line_of(key), 1, token)
     redis.call('HDEL', wait_of(key), token)
     if barges and redis.call('HINCRBY', wait_of(key), '#b', -1) <= 0 then
       redis.call('HDEL', wait_of(key), '#b')
@@ -278,26 +279,51 @@ end
 
 -- Out of the way, for as long as it is not there: whoever stands behind a thousand dead is not to wait for each of them at
 -- every hand-over.
-local function step_aside(token, entry, text)
-  local arrivals = {}
+local function step_aside(token, entry)
+  local texts = {}
   for i, key in ipairs(entry.keys) do
-    arrivals[i] = redis.call('ZSCORE', line_of(key), token)
+    texts[i] = redis.call('HGET', wait_of(key), token)
   end
   step_out(token, entry)
   for i, key in ipairs(entry.keys) do
-    if arrivals[i] then
-      redis.call('HSET', away_of(key), token, arrivals[i] .. '\n' .. text)
+    if texts[i] then
+      redis.call('HSET', away_of(key), token, texts[i])
       stretch(away_of(key), entry.shows_until - NOW_MS)
     end
   end
 end
 
--- The place it had before it stepped aside, if it did.
-local function place_kept(key, token)
-  local kept = redis.call('HGET', away_of(key), token)
-  if kept then
+-- When it came, if it stepped aside since.
+local function arrival_kept(key, token)
+  local text = redis.call('HGET', away_of(key), token)
+  if text then
     redis.call('HDEL', away_of(key), token)
-    return string.match(kept, '^[^\n]*')
+    return entry_of(text).arrival
+  end
+end
+
+-- Has its place again: before all who came later.
+local function step_back_in(key, token, arrival)
+  local line = line_of(key)
+  local from, to = 0, redis.call('LLEN', line)
+  local later
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    local other = redis.call('LINDEX', line, middle)
+    local text = redis.call('HGET', wait_of(key), other)
+    if not text then
+      redis.call('LREM', line, 1, other)
+      to = to - 1
+    elseif entry_of(text).arrival > arrival then
+      later, to = other, middle
+    else
+      from = middle + 1
+    end
+  end
+  if later then
+    redis.call('LINSERT', line, 'BEFORE', later, token)
+  else
+    redis.call('RPUSH', line, token)
   end
 end
 
@@ -321,24 +347,22 @@ local function admit(keys, caller)
   end
   while #todo > 0 do
     local key = table.remove(todo)
-    local passed = '-inf'
+    local passed = 0
     while true do
-      local found = redis.call('ZRANGEBYSCORE', line_of(key), passed, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-      local token = found[1]
+      local token = redis.call('LINDEX', line_of(key), passed)
       if not token then
         break
       end
-      passed = '(' .. found[2]
       local text = redis.call('HGET', wait_of(key), token)
       local entry = text and entry_of(text)
       local is_served, ends = false, false
       if not entry then
-        redis.call('ZREM', line_of(key), token)
+        redis.call('LREM', line_of(key), 1, token)
       elseif entry.shows_until <= NOW_MS then
         step_out(token, entry)
         is_served = true
       elseif not may_enter(token, entry) then
-        ends = not redis.call('HGET', wait_of(key), '#b')
+        passed, ends = passed + 1, not redis.call('HGET', wait_of(key), '#b')
       else
         if budget == 0 then
           return true
@@ -349,9 +373,10 @@ local function admit(keys, caller)
           return false
         end
         -- A write that changes nothing: where writes are refused, nobody is told of a grant that is not made.
-        redis.call('ZREM', line_of(key), '')
+        redis.call('LREM', line_of(key), 1, '')
+        local several = entry.n > 1 and '\n' .. entry.n or ''
         local is_there = token == caller or entry.channel == ''
-          or not absent[entry.channel] and tell(entry.channel, token .. '\n' .. hex(fence) .. '\n' .. entry.n) > 0
+          or not absent[entry.channel] and tell(entry.channel, token .. '\n' .. hex(fence) .. several) > 0
         if is_there then
           step_out(token, entry)
           local value = value_of(token, fence, entry.n, entry.detached, entry.keys)
@@ -361,7 +386,7 @@ local function admit(keys, caller)
           is_served, ends = true, entry.share == 'x'
         else
           absent[entry.channel] = true
-          step_aside(token, entry, text)
+          step_aside(token, entry)
           is_served = true
         end
       end
@@ -386,7 +411,7 @@ local function leave(keys, token)
   local entry = text and entry_of(text)
   if not entry then
     for _, key in ipairs(keys) do
-      place_kept(key, token)
+      arrival_kept(key, token)
     end
     return false
   elseif #entry.keys ~= #keys then
