@@ -5,6 +5,7 @@
 
 mod access;
 mod connection;
+mod line;
 mod network;
 mod server;
 

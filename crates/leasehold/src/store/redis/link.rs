@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
+use redis::aio::{AsyncPushSender, ConnectionLike, SendError};
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, ServerErrorKind, Value,
     cmd,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::address::{Address, without_arguments};
@@ -17,7 +16,7 @@ use super::script::Script;
 use super::wire::Wire;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
 /// After so many requests without an answer in a row a connection is given up: the other end may be gone without a word.
 const SILENCES_MAX: u64 = 2;
@@ -26,8 +25,40 @@ const SILENCES_MAX: u64 = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What hears of everything the server says by itself.
+/// What hears of everything the server says by itself. It is called where the connection is read: it must not wait.
 pub(in crate::store) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+/// What one connection is listened on with.
+struct Ear {
+    listener: Listener,
+    state: Arc<Listened>,
+}
+
+/// How it is with listening on a connection.
+#[derive(Debug, Default)]
+struct Listened {
+    /// Rung when nothing more will be heard.
+    is_over: Notify,
+    /// It was given up: what it still says is not heard.
+    is_given_up: AtomicBool,
+}
+
+impl AsyncPushSender for Ear {
+    fn send(&self, push: PushInfo) -> Result<(), SendError> {
+        if push.kind == PushKind::Disconnection {
+            self.state.is_over.notify_one();
+        } else if !self.state.is_given_up.load(Ordering::Acquire) {
+            (self.listener)(push);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.state.is_over.notify_one();
+    }
+}
 
 /// One connection, ready for use.
 pub(in crate::store) struct Session {
@@ -69,8 +100,8 @@ pub(in crate::store) struct Maker {
 impl Link {
     /// Connects once, so that what is wrong is known at once; and again from then on.
     pub(super) async fn open(maker: Maker) -> Result<Self> {
-        let (first, pushes) = maker.make(1).await?;
-        Ok(Link::kept(maker, Ok(Arc::new(first)), Some(pushes)))
+        let (first, listened) = maker.make(1).await?;
+        Ok(Link::kept(maker, Ok(Arc::new(first)), Some(listened)))
     }
 
     /// Connects in the background, be it at the first attempt or later.
@@ -78,11 +109,11 @@ impl Link {
         Link::kept(maker, Err(unreachable("not connected yet")), None)
     }
 
-    fn kept(maker: Maker, first: Result<Arc<Session>>, pushes: Option<UnboundedReceiver<PushInfo>>) -> Self {
+    fn kept(maker: Maker, first: Result<Arc<Session>>, listened: Option<Arc<Listened>>) -> Self {
         let (clock, timeout) = (maker.clock.clone(), maker.timeout);
         let (sender, sessions) = watch::channel(first);
         let (given_up, heard) = watch::channel(0);
-        let task = tokio::spawn(keep(maker, pushes, sender, heard)).abort_handle();
+        let task = tokio::spawn(keep(maker, listened, sender, heard)).abort_handle();
         Link { sessions, given_up, clock, timeout, task: Some(task) }
     }
 
@@ -235,12 +266,13 @@ impl Maker {
         Maker { what, connect_timeout, asks_run_id: true, ..self }
     }
 
-    async fn make(&self, generation: u64) -> Result<(Session, UnboundedReceiver<PushInfo>)> {
-        let (pushed, pushes) = unbounded_channel();
+    async fn make(&self, generation: u64) -> Result<(Session, Arc<Listened>)> {
+        let listened = Arc::new(Listened::default());
+        let ear = Ear { listener: self.listener.clone(), state: listened.clone() };
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.connect_timeout))
-            .set_push_sender(pushed);
+            .set_push_sender(ear);
         let client = self.address.client()?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connection.map_err(|error| self.address.explained(error))?;
@@ -253,7 +285,7 @@ impl Maker {
         connection.set_response_timeout(self.timeout);
         let (connection, silences) = (Wire::Own(connection), AtomicU64::new(0));
         let session = Session { connection, generation, run_id, origin_us, silences };
-        Ok((session, pushes))
+        Ok((session, listened))
     }
 }
 
@@ -277,7 +309,7 @@ fn origin_us(server_us: u64, by: Deadline) -> u64 {
 /// Listens on each connection until it breaks, and makes the next.
 async fn keep(
     maker: Maker,
-    first: Option<UnboundedReceiver<PushInfo>>,
+    first: Option<Arc<Listened>>,
     sessions: watch::Sender<Result<Arc<Session>>>,
     mut given_up: watch::Receiver<u64>,
 ) {
@@ -287,14 +319,12 @@ async fn keep(
     let mut made = maker.clock.now();
     let mut listened = first;
     loop {
-        while let Some(pushes) = &mut listened {
+        if let Some(listened) = listened.take() {
             tokio::select! {
-                push = pushes.recv() => match push {
-                    Some(push) if push.kind != PushKind::Disconnection => (maker.listener)(push),
-                    _ => listened = None,
-                },
-                _ = given_up.wait_for(|given_up| *given_up >= generation) => listened = None,
+                () = listened.is_over.notified() => {}
+                _ = given_up.wait_for(|given_up| *given_up >= generation) => {}
             }
+            listened.is_given_up.store(true, Ordering::Release);
         }
         if generation > 0 {
             tracing::warn!("the connection to {what} is lost; making another");
@@ -312,9 +342,9 @@ async fn keep(
             maker.clock.sleep_until(maker.clock.now().plus(pause_now)).await;
             pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
             match maker.make(generation).await {
-                Ok((session, pushes)) => {
+                Ok((session, listened)) => {
                     let _ = sessions.send_replace(Ok(Arc::new(session)));
-                    break Some(pushes);
+                    break Some(listened);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no connection to {what} yet");
