@@ -14,8 +14,9 @@ use leasehold_lab::{Kind, Server, Setup};
 
 /// What a user needs who does nothing but lock.
 const LOCKS: &str = "~lock:* ~{lock:* resetchannels &{lock:}:* -@all +eval +evalsha +get +set +del +exists +type \
-                     +pexpire +pttl +time +publish +subscribe +scan +hget +hset +hdel +hincrby +lindex +linsert \
-                     +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrem +zrange +zremrangebyscore +zscore +ping";
+                     +pexpire +pttl +time +publish +subscribe +scan +hget +hset +hsetnx +hdel +hlen +hincrby \
+                     +lindex +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrem +zrange \
+                     +zremrangebyscore +zscore +ping";
 
 async fn report_on(server: &Server) -> Report {
     examine(&server.url()).await.unwrap()

@@ -10,8 +10,8 @@ use super::{claim, client, granted, is_empty, ms, soon, until, until_waiting};
 
 /// What a user needs, as the documentation has it. With another prefix, it is that in place of `lock:`.
 const RULE: &str = "resetkeys ~lock:* ~{lock:* resetchannels &{lock:}:* -@all +hello +auth +ping +time +subscribe \
-    +evalsha +eval +scan +publish +get +set +del +exists +type +pttl +pexpire +hget +hset +hdel +hincrby +lindex \
-    +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrange +zrem +zremrangebyscore +zscore";
+    +evalsha +eval +scan +publish +get +set +del +exists +type +pttl +pexpire +hget +hset +hsetnx +hdel +hlen \
+    +hincrby +lindex +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrange +zrem +zremrangebyscore +zscore";
 
 fn documented_rule() -> String {
     let document = include_str!("../../../../docs/stores/redis.md");

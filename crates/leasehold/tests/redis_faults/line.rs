@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use leasehold::{Acquired, Claim, Store, Wait};
+use leasehold::store::redis::Redis;
+use leasehold::{Acquired, Claim, Names, Permits, Share, Store, Ttl, Wait};
 use leasehold_lab::{Kind, Reply, Server};
+use tokio::join;
+use tokio::task::JoinHandle;
 
-use super::{claim, client, granted, is_empty, ms, open, soon, until, until_waiting};
+use super::{claim, client, granted, int, is_empty, ms, open, soon, until, until_waiting};
 
 fn in_line(server: &Server) -> Vec<String> {
     let Reply::Array(tokens) = server.command(&["LRANGE", "{lock:x}:line", "0", "-1"]).unwrap() else {
@@ -89,5 +93,171 @@ async fn a_line_of_which_a_part_is_lost_serves_everybody() {
             locks.settled().await;
             assert!(is_empty(&server), "{kind:?}, without {lost}");
         }
+    }
+}
+
+/// A claim of two names.
+fn claim_of_both(ttl: Duration, wait: Wait) -> Claim {
+    let mut claim = claim("x", ttl, wait);
+    claim.ticket.names = Names::new(["x", "y"].map(|name| name.parse().unwrap())).unwrap();
+    claim
+}
+
+fn waiting(store: &Arc<Redis>, claim: &Claim) -> JoinHandle<Acquired> {
+    let (store, claim) = (store.clone(), claim.clone());
+    tokio::spawn(async move { store.acquire(&claim).await.unwrap() })
+}
+
+/// Each of two who want both names is served, in turn.
+async fn both_are_served(store: &Arc<Redis>, held: &Claim, waiters: [(&Claim, JoinHandle<Acquired>); 2]) {
+    store.release(&held.ticket).await.unwrap();
+    let [(one, of_one), (other, of_other)] = waiters;
+    soon(async {
+        join!(
+            async {
+                assert!(matches!(of_one.await.unwrap(), Acquired::Granted(_)));
+                store.release(&one.ticket).await.unwrap();
+            },
+            async {
+                assert!(matches!(of_other.await.unwrap(), Acquired::Granted(_)));
+                store.release(&other.ticket).await.unwrap();
+            },
+        )
+    })
+    .await;
+}
+
+/// Were each of them before the other in one line, both would wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_who_want_the_same_names_do_not_wait_for_each_other_when_a_part_of_one_line_is_lost() {
+    for kind in Kind::ALL {
+        for lost in ["{lock:x}:line", "{lock:x}:wait"] {
+            let server = Server::start(kind).unwrap();
+            let store = open(&server.url()).await;
+            let held = claim_of_both(ms(60_000), Wait::Never);
+            granted(&store, &held).await;
+            // The one who came later looks again earlier.
+            let (early, late) =
+                (claim_of_both(ms(6_000), Wait::Forever), claim_of_both(ms(1_500), Wait::Forever));
+            let of_early = waiting(&store, &early);
+            until_waiting(&server, "y", 1).await;
+            let of_late = waiting(&store, &late);
+            until_waiting(&server, "y", 2).await;
+            server.command(&["DEL", lost]).unwrap();
+            until("both have come back", || int(&server, &["HLEN", "{lock:x}:wait"]) == 2).await;
+            both_are_served(&store, &held, [(&early, of_early), (&late, of_late)]).await;
+            assert!(is_empty(&server), "{kind:?}, without {lost}");
+        }
+    }
+}
+
+/// Its place is remembered at one of its names only: the other has forgotten it when its time was over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_who_want_the_same_names_do_not_wait_for_each_other_when_one_comes_back_late() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let store = open(&server.url()).await;
+        let held = claim_of_both(ms(60_000), Wait::Never);
+        granted(&store, &held).await;
+        let (back, there) =
+            (claim_of_both(ms(6_000), Wait::Forever), claim_of_both(ms(6_000), Wait::Forever));
+        let of_there = waiting(&store, &there);
+        until_waiting(&server, "y", 1).await;
+        let entry = "x\n1\n0\n2\n1000\n6000\n{lock:}:nobody\n1\nlock:x\nlock:y";
+        server.command(&["HSET", "{lock:x}:away", back.ticket.token.expose(), entry]).unwrap();
+        let of_back = waiting(&store, &back);
+        until_waiting(&server, "y", 2).await;
+        both_are_served(&store, &held, [(&back, of_back), (&there, of_there)]).await;
+        assert!(is_empty(&server), "{kind:?}");
+    }
+}
+
+/// Once it is out of one line it is out of all, whichever of them was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_leaves_every_line_also_if_one_of_them_has_forgotten_it() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let store = open(&server.url()).await;
+        let held = claim_of_both(ms(60_000), Wait::Never);
+        granted(&store, &held).await;
+        let given_up = claim_of_both(ms(60_000), Wait::Forever);
+        let waiter = waiting(&store, &given_up);
+        until_waiting(&server, "y", 1).await;
+        waiter.abort();
+        server.command(&["DEL", "{lock:x}:wait", "{lock:x}:line"]).unwrap();
+        store.release(&given_up.ticket).await.unwrap();
+        assert_eq!(int(&server, &["LLEN", "{lock:y}:line"]), 0, "{kind:?}");
+        store.release(&held.ticket).await.unwrap();
+        assert!(is_empty(&server), "{kind:?}");
+    }
+}
+
+/// Its place would be another, if it had to step aside afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_a_second_time_came_when_it_came() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let store = open(&server.url()).await;
+        let held = claim("x", ms(60_000), Wait::Never);
+        granted(&store, &held).await;
+        let twice = claim("x", ms(60_000), Wait::Forever);
+        let entry = || {
+            let token = twice.ticket.token.expose();
+            server.command(&["HGET", "{lock:x}:wait", token]).unwrap().text().unwrap().to_owned()
+        };
+        let first = waiting(&store, &twice);
+        until_waiting(&server, "x", 1).await;
+        first.abort();
+        let before = entry();
+        let again = waiting(&store, &twice);
+        until("shown again", || entry() != before).await;
+        let [before, after] = [before, entry()].map(|entry| entry.lines().nth(7).unwrap().to_owned());
+        assert_eq!(before, after, "{kind:?}");
+        store.release(&held.ticket).await.unwrap();
+        assert!(matches!(soon(again).await.unwrap(), Acquired::Granted(_)), "{kind:?}");
+    }
+}
+
+/// Whoever comes then makes it anew, and it is to end if everybody forgets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_was_lost_and_made_again_ends_by_itself() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let store = open(&server.url()).await;
+        granted(&store, &claim("x", ms(60_000), Wait::Never)).await;
+        let _first = waiting(&store, &claim("x", ms(60_000), Wait::Forever));
+        until_waiting(&server, "x", 1).await;
+        server.command(&["DEL", "{lock:x}:line"]).unwrap();
+        let _second = waiting(&store, &claim("x", ms(60_000), Wait::Forever));
+        until_waiting(&server, "x", 1).await;
+        assert!(int(&server, &["PTTL", "{lock:x}:line"]) > 0, "{kind:?}");
+    }
+}
+
+/// Those who may pass others are counted; one too many, and everybody's look would go through the whole line for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_may_pass_are_counted_once_also_if_the_line_was_lost() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let store = open(&server.url()).await;
+        let barging = |wait| {
+            let mut claim = claim("x", ms(1_500), wait);
+            claim.ticket.share = Share::Permits(Permits::new(1, 1).unwrap().barging());
+            claim
+        };
+        let held = Claim { ttl: Ttl::new(ms(60_000)).unwrap(), ..barging(Wait::Never) };
+        granted(&store, &held).await;
+        let each = [barging(Wait::Forever), barging(Wait::Forever)];
+        let waiters = each.each_ref().map(|claim| waiting(&store, claim));
+        until_waiting(&server, "x", 2).await;
+        server.command(&["DEL", "{lock:x}:line"]).unwrap();
+        until_waiting(&server, "x", 2).await;
+        let counted = server.command(&["HGET", "{lock:x}:wait", "#b"]).unwrap();
+        assert_eq!(counted.text(), Some("2"), "{kind:?}");
+        waiters.iter().for_each(JoinHandle::abort);
+        for claim in each.iter().chain([&held]) {
+            store.release(&claim.ticket).await.unwrap();
+        }
+        assert!(is_empty(&server), "{kind:?}");
     }
 }

@@ -86,35 +86,48 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
     return done({ 'granted', hex(fence), n })
   end
 
-  -- Into the line, or still in it.
+  -- Into the line, or still in it. It has one arrival, the same in all its lines; whoever has lost its place in one has lost it in
+  -- all: two who are each before the other somewhere would both wait for ever.
   local barges = string.sub(share, -1) == 'b'
-  local new
+  local arrival, stands, was_away, traces = nil, 0, 0, {}
   for _, key in ipairs(keys) do
-    local arrival
-    if redis.call('LPOS', line_of(key), token) then
-      local its = redis.call('HGET', wait_of(key), token)
-      arrival = its and entry_of(its).arrival
+    local its, is_trace = arrival_of(key, token)
+    if its then
+      stands = stands + 1
     else
-      arrival = arrival_kept(key, token)
-      if arrival then
+      its = arrival_kept(key, token)
+      was_away = was_away + (its and 1 or 0)
+    end
+    arrival = its
+    traces[#traces + 1] = is_trace and key or nil
+  end
+  if stands < #keys then
+    step_out(token, { share = share, keys = traces })
+    local is_back = was_away == #keys
+    arrival = is_back and arrival or take(1, lowest)
+    if not arrival then
+      return done({ 'limit' })
+    end
+    for _, key in ipairs(keys) do
+      if is_back then
         step_back_in(key, token, arrival)
       else
-        new = new or take(1, lowest)
-        if not new then
-          return done({ 'limit' })
-        end
-        arrival = new
         redis.call('RPUSH', line_of(key), token)
       end
-      if barges then
-        redis.call('HINCRBY', wait_of(key), '#b', 1)
+      -- Not before: whoever is refused its place has it still.
+      if was_away > 0 then
+        redis.call('HDEL', away_of(key), token)
       end
     end
-    local fields = {
-      share, n, detached and '1' or '0', #keys, integer(NOW_MS + show), ttl, channel, hex(arrival or NOW),
-      table.concat(keys, '\n'),
-    }
-    redis.call('HSET', wait_of(key), token, table.concat(fields, '\n'))
+  end
+  local fields = {
+    share, n, detached and '1' or '0', #keys, integer(NOW_MS + show), ttl, channel, hex(arrival), table.concat(keys, '\n'),
+  }
+  local entry = table.concat(fields, '\n')
+  for _, key in ipairs(keys) do
+    if redis.call('HSET', wait_of(key), token, entry) == 1 and barges then
+      redis.call('HINCRBY', wait_of(key), '#b', 1)
+    end
     stretch(line_of(key), show * 2)
     stretch(wait_of(key), show * 2)
   end

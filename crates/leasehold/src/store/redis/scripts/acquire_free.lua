@@ -30,10 +30,10 @@ if string.byte(ARGV[5]) == 112 then
         local wait, show = '{' .. key .. '}:wait', tonumber(string.sub(ARGV[5], 13, -3))
         local shows_until = string.format('%d', now / 1000 + show)
         local entry = 'x\n1\n0\n1\n' .. shows_until .. '\n' .. ARGV[2] .. '\n' .. ARGV[6] .. '\n' .. first .. '\n' .. key
-        if call('HSET', wait, token, entry) == 1 then
+        if call('HSETNX', wait, token, entry) == 1 then
           local place = call('RPUSH', line, token)
           -- They end by themselves if everybody forgets them; mostly that is far enough off already.
-          if call('PTTL', wait) < show * 2 then
+          if place == 1 or call('PTTL', wait) < show * 2 then
             call('PEXPIRE', line, show * 4)
             call('PEXPIRE', wait, show * 4)
           end

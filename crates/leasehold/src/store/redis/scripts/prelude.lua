@@ -270,8 +270,8 @@ local function step_out(token, entry)
   local barges = string.sub(entry.share, -1) == 'b'
   for _, key in ipairs(entry.keys) do
     redis.call('LREM', line_of(key), 1, token)
-    redis.call('HDEL', wait_of(key), token)
-    if barges and redis.call('HINCRBY', wait_of(key), '#b', -1) <= 0 then
+    local was_there = redis.call('HDEL', wait_of(key), token) == 1
+    if was_there and barges and redis.call('HINCRBY', wait_of(key), '#b', -1) <= 0 then
       redis.call('HDEL', wait_of(key), '#b')
     end
   end
@@ -296,10 +296,20 @@ end
 -- When it came, if it stepped aside since.
 local function arrival_kept(key, token)
   local text = redis.call('HGET', away_of(key), token)
-  if text then
-    redis.call('HDEL', away_of(key), token)
-    return entry_of(text).arrival
+  return text and entry_of(text).arrival
+end
+
+-- When it came, if it stands in this line; and whether something of it may be there. To look for it takes as long as the line is:
+-- in a long one its entry is enough, unless there are more or fewer of those than stand there, because one of the two was lost.
+local function arrival_of(key, token)
+  local wait = wait_of(key)
+  local text = redis.call('HGET', wait, token)
+  local length = redis.call('LLEN', line_of(key))
+  local is_whole = redis.call('HLEN', wait) == length + (redis.call('HGET', wait, '#b') and 1 or 0)
+  if text and (is_whole and length > 64 or redis.call('LPOS', line_of(key), token)) then
+    return entry_of(text).arrival, true
   end
+  return nil, text or not is_whole
 end
 
 -- Has its place again: before all who came later.
@@ -407,11 +417,17 @@ end
 
 -- Leaves the lines it stands in. Says whether it stood there.
 local function leave(keys, token)
-  local text = redis.call('HGET', wait_of(keys[1]), token)
+  local text
+  for _, key in ipairs(keys) do
+    -- Where one of several was lost, it stands in the others.
+    text = text or redis.call('HGET', wait_of(key), token)
+  end
   local entry = text and entry_of(text)
   if not entry then
     for _, key in ipairs(keys) do
-      arrival_kept(key, token)
+      if arrival_kept(key, token) then
+        redis.call('HDEL', away_of(key), token)
+      end
     end
     return false
   elseif #entry.keys ~= #keys then
