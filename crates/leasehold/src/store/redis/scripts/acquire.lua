@@ -141,8 +141,9 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
   -- first, when a holder ends. One of another library will not tell us of its end.
   local look = ttl
   for _, key in ipairs(keys) do
-    local place = redis.call('LPOS', line_of(key), token) or 0
-    if place > 0 then
+    -- Of those far behind there is no need to know how far.
+    local place = redis.call('LPOS', line_of(key), token, 'MAXLEN', 64)
+    if place and place > 0 then
       local ahead = redis.call('LINDEX', line_of(key), place - 1)
       local its = ahead and redis.call('HGET', wait_of(key), ahead)
       if its then

@@ -173,7 +173,8 @@ local function fits(key, share, except)
   purge(key)
   local wanted, weight, limit = share_of(share)
   local used = 0
-  for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+  -- Only permits are added up; of others any tells of all.
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, wanted == 'p' and -1 or 1)) do
     if member ~= except then
       local it = member_of(member)
       if not it or wanted == 'x' or it.kind ~= wanted then
@@ -337,11 +338,16 @@ local function step_back_in(key, token, arrival)
   end
 end
 
--- First in line at each of its names, or free to pass; and fitting.
-local function may_enter(token, entry)
+-- First in line at each of its names, or free to pass; and fitting. What was found not to fit is not looked at again: ten thousand
+-- may want the same.
+local function may_enter(token, entry, refused)
   local _, _, _, barges = share_of(entry.share)
   for _, key in ipairs(entry.keys) do
-    if not barges and first_in(key) ~= token or not fits(key, entry.share) then
+    local what = key .. '\n' .. entry.share
+    if refused[what] or not barges and first_in(key) ~= token then
+      return false
+    elseif not fits(key, entry.share) then
+      refused[what] = true
       return false
     end
   end
@@ -351,7 +357,8 @@ end
 -- Serves the lines at these keys, and at every key this frees in turn: whoever called. `caller` is there in any case. Says
 -- whether somebody may have been left because there were too many.
 local function admit(keys, caller)
-  local todo, absent, budget = {}, {}, 128
+  -- Nobody leaves meanwhile: what does not fit will not.
+  local todo, absent, refused, budget, deep = {}, {}, {}, 128, 64
   for _, key in ipairs(keys) do
     todo[#todo + 1] = key
   end
@@ -368,10 +375,14 @@ local function admit(keys, caller)
       local is_served, ends = false, false
       if not entry then
         redis.call('LREM', line_of(key), 1, token)
+      elseif entry.shows_until <= NOW_MS and passed > 0 and deep == 0 then
+        -- To take out one in the middle takes as long as the line is: another time.
+        passed = passed + 1
       elseif entry.shows_until <= NOW_MS then
+        deep = deep - (passed > 0 and 1 or 0)
         step_out(token, entry)
         is_served = true
-      elseif not may_enter(token, entry) then
+      elseif not may_enter(token, entry, refused) then
         passed, ends = passed + 1, not redis.call('HGET', wait_of(key), '#b')
       else
         if budget == 0 then
@@ -383,7 +394,7 @@ local function admit(keys, caller)
           return false
         end
         -- A write that changes nothing: where writes are refused, nobody is told of a grant that is not made.
-        redis.call('LREM', line_of(key), 1, '')
+        redis.call('HDEL', wait_of(key), '')
         local several = entry.n > 1 and '\n' .. entry.n or ''
         local is_there = token == caller or entry.channel == ''
           or not absent[entry.channel] and tell(entry.channel, token .. '\n' .. hex(fence) .. several) > 0
