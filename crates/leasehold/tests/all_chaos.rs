@@ -3,7 +3,7 @@
 #![cfg(all(feature = "redis", feature = "file", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::fs::File;
 use std::io::Write;

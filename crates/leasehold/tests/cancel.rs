@@ -1,7 +1,7 @@
 //! Cancelled at every await point, panicking, dropped, forgotten: no claim, no place in a queue, no task stays.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

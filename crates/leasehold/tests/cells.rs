@@ -2,7 +2,7 @@
 #![cfg(all(feature = "redis", feature = "file", feature = "json", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

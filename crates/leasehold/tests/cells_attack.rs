@@ -3,7 +3,7 @@
 #![cfg(all(feature = "redis", feature = "file", feature = "json", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::path::Path;
 use std::time::Instant;

@@ -3,7 +3,7 @@
 #![cfg(all(feature = "redis", feature = "json"))]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

@@ -2,7 +2,7 @@
 //! a judge that sees every lease: no two valid at once, no fence that does not rise, nothing left at the end.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The conformance suite on `memory:`, bare and behind a bad network with many seeds.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::{Arc, Mutex};
 

@@ -3,7 +3,7 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

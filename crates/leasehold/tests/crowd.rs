@@ -2,7 +2,7 @@
 //! memory neither.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::{Arc, Mutex};
 

@@ -2,7 +2,7 @@
 //! their TTL.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 //! What happened reaches the hook and the metrics, under the documented names. (The log: `tests/log.rs`.)
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

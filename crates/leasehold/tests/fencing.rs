@@ -4,7 +4,7 @@
 #![cfg(all(feature = "redis", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

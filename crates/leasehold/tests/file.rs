@@ -1,7 +1,7 @@
 //! The conformance suite on `file:`, in one process and across processes.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

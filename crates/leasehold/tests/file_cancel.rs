@@ -2,7 +2,7 @@
 //! left in the database, in the directory, among the tasks and the descriptors.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

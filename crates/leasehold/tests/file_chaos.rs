@@ -3,7 +3,7 @@
 //! nothing left at the end.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! The file store at its edges: files removed by a sweeper, a making cut short, no thread to be had, a messenger that dies.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 //! mounts ends with it; that takes root. No task of that process, or of those it starts, may panic.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
 //! The file store among processes that count, hammer, are killed, and are stopped.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //! sent.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::time::Duration;
 

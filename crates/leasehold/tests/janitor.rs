@@ -1,7 +1,7 @@
 //! The janitor: what is dropped is given back soon, whatever else it has to do, and no errand lasts for ever.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::time::Duration;
 

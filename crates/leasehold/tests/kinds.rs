@@ -3,7 +3,7 @@
 #![cfg(all(feature = "redis", feature = "file", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::BTreeMap;
 

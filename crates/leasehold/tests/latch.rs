@@ -1,7 +1,7 @@
 //! A latch: closed until so many have counted, whoever dies meanwhile.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::time::Duration;
 

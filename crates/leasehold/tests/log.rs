@@ -4,7 +4,7 @@
 //! that does not would make it deaf.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use common::page::Page;
 use common::{client, everything, failing_cleanup, paused_runtime};

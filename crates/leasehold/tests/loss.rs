@@ -1,7 +1,7 @@
 //! Losing a lease: at its deadline whatever the store does, as an event with a reason, and never in silence.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

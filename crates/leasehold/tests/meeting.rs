@@ -1,7 +1,7 @@
 //! Tasks of one client that want one name: served by one place in the store, within a bound, and no place is lost.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;

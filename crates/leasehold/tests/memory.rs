@@ -1,7 +1,7 @@
 //! What is particular to the memory store: who is passed over, and when.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -1,12 +1,12 @@
 //! Nodes whose clocks are set: by one of them nobody gets in; by three of them somebody may, by time, and then the fence tells, and
 //! the first holder is told.
 //!
-//! The clocks are moved by the shared library of `common/wall_clock.c`, for a child process and the servers it starts: each reads its
+//! The clocks are moved by the shared library of `wall_clock.c` in the testkit, for a child process and the servers it starts: each reads its
 //! own file, in its own directory. The child's clock is not moved.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -2,7 +2,7 @@
 //! here and does so.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Rate limits: what a user sees of them, on each store; and a clock that is set back.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! through around its end, and a sliding one does not.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! The conformance suite on `redis:`, against real servers.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 

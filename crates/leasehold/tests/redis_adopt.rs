@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
-mod common;
+use leasehold_testkit as common;
 
 use common::{ms, secs};
 use leasehold::{Adopted, Error, Locks};

@@ -1,7 +1,7 @@
 //! `redis:`, cancelled at every await point: no key, no queue entry, no task is left.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! `redis:` beside other libraries that lock the same key: nobody gets in beside another, in either direction.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,7 @@
 //! `redis:` under a crowd: what a hand-over costs, in which order it goes, and what is left on the server.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::collections::HashMap;
 use std::path::Path;

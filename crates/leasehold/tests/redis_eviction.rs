@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
-mod common;
+use leasehold_testkit as common;
 
 use common::page::Page;
 use leasehold_lab::{Kind, Setup};

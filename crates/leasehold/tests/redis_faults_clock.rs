@@ -1,11 +1,11 @@
 //! A server's clock that is set, forward by an hour and back: it is noticed, fences rise, and locks are to be had.
 //!
-//! The clock is moved by the shared library of `common/wall.rs`, for a child process and the server it starts. The
+//! The clock is moved by the shared library of `wall.rs` in the testkit, for a child process and the server it starts. The
 //! child's own wall clock moves with it, which changes nothing for a client.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 

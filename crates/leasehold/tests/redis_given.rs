@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(all(feature = "redis", feature = "file", target_os = "linux"))]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 

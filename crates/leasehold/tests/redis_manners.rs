@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "redis")]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! `redis:` with many leases held by one client. A test program of its own: it looks at what the process takes.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::time::{Duration, Instant};
 

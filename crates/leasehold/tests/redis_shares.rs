@@ -2,7 +2,7 @@
 //! as the long one does.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use common::{ms, secs};
 use futures_util::future::join_all;

@@ -2,7 +2,7 @@
 //! the others.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use common::secs;
 use futures_util::future::join_all;

@@ -2,7 +2,7 @@
 //! itself.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::path::Path;
 use std::sync::Arc;

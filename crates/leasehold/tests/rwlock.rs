@@ -1,7 +1,7 @@
 //! Readers and writers: who shares, who waits for whom, and what is left of those who gave up.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Permits: how many fit, who comes first, and what becomes of those that are lost or given up.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,7 +4,7 @@
 //! clients, which it breaks.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! A wall clock that is moved changes nothing: leases are counted on a clock that nobody sets.
 //!
-//! The clock is moved for one child process by a small shared library between it and the system (`common/wall.rs`):
+//! The clock is moved for one child process by a small shared library between it and the system (`wall.rs` in the testkit):
 //! the child sees its wall clock leap, and holds its lease all the same.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use leasehold_testkit as common;
 
 use std::time::{Duration, SystemTime};
 

@@ -25,8 +25,6 @@
 //! - **Symmetry**: see `Hash for State`.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod faults;
 mod holds;
 mod properties;
@@ -36,7 +34,7 @@ mod steps;
 
 use std::time::Instant;
 
-use common::scaled;
+use leasehold_testkit::scaled;
 use state::{NEVER, Setup, State};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use steps::Step;

@@ -13,17 +13,17 @@ use leasehold::{
     Waiter,
 };
 
-use crate::common::origin;
+use crate::origin;
 
 /// What comes out over there when this is put in here.
-pub(crate) fn crossed<T: Wire>(value: &T) -> T {
+pub fn crossed<T: Wire>(value: &T) -> T {
     let mut bytes = Vec::new();
     value.put(&mut bytes);
     T::take(&mut &bytes[..])
 }
 
 /// What can cross. Both ends are the same program, so whatever does not fit is a mistake in here, and a panic.
-pub(crate) trait Wire: Sized {
+pub trait Wire: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut &[u8]) -> Self;
 }

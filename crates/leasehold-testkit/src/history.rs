@@ -10,14 +10,14 @@ use std::time::Duration;
 use leasehold::Lease;
 
 /// Nanoseconds on CLOCK_BOOTTIME.
-pub(crate) fn stamp() -> u64 {
+pub fn stamp() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// What somebody holds of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     All,
     Reader,
     Permits(u32),
@@ -43,14 +43,14 @@ impl Part {
 
 /// What the holders of a name have between them.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Sum {
-    pub(crate) all: u32,
-    pub(crate) readers: u32,
-    pub(crate) permits: u32,
+pub struct Sum {
+    pub all: u32,
+    pub readers: u32,
+    pub permits: u32,
 }
 
 impl Sum {
-    pub(crate) fn add(&mut self, part: Part) {
+    pub fn add(&mut self, part: Part) {
         match part {
             Part::All => self.all += 1,
             Part::Reader => self.readers += 1,
@@ -67,7 +67,7 @@ impl Sum {
     }
 
     /// Whether they may hold it together, where there are so many permits.
-    pub(crate) fn fits(self, limit: u32) -> bool {
+    pub fn fits(self, limit: u32) -> bool {
         let kinds = [self.all, self.readers, self.permits].iter().filter(|count| **count > 0).count();
         kinds <= 1 && self.all <= 1 && self.permits <= limit
     }
@@ -75,13 +75,13 @@ impl Sum {
 
 /// What the clients of one process believe. Each line is one write, so that what was written before a kill is whole, and
 /// there.
-pub(crate) struct Journal {
+pub struct Journal {
     file: fs::File,
     lines: AtomicU64,
 }
 
 impl Journal {
-    pub(crate) fn new(path: &Path) -> Self {
+    pub fn new(path: &Path) -> Self {
         let file = fs::OpenOptions::new().append(true).create_new(true).open(path).unwrap();
         Journal { file, lines: AtomicU64::new(0) }
     }
@@ -91,7 +91,7 @@ impl Journal {
     }
 
     /// It is held from now on, and for so long if nothing else is heard of it. What it returns stands for this belief.
-    pub(crate) fn begin(&self, part: Part, remaining: Duration) -> u64 {
+    pub fn begin(&self, part: Part, remaining: Duration) -> u64 {
         let (key, now) = (self.lines.fetch_add(1, Ordering::Relaxed), stamp());
         let until = now.saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
         self.write(format!("begin {key} {now} {until} {}", part.text()));
@@ -99,17 +99,17 @@ impl Journal {
     }
 
     /// The same of a lease, which says how long it may be believed in.
-    pub(crate) fn begin_lease(&self, part: Part, lease: &Lease) -> u64 {
+    pub fn begin_lease(&self, part: Part, lease: &Lease) -> u64 {
         self.begin(part, lease.remaining())
     }
 
     /// It was held until now. To be called before what ends it is asked for.
-    pub(crate) fn end(&self, key: u64, was_held_until: u64) {
+    pub fn end(&self, key: u64, was_held_until: u64) {
         self.write(format!("end {key} {was_held_until}"));
     }
 
     /// The same of a lease; of one that was lost meanwhile, what was known at first is what counts.
-    pub(crate) fn end_lease(&self, key: u64, lease: &Lease) {
+    pub fn end_lease(&self, key: u64, lease: &Lease) {
         let now = stamp();
         if lease.is_valid() {
             self.end(key, now);
@@ -117,29 +117,29 @@ impl Journal {
     }
 
     /// Something was asked for, and there was no answer.
-    pub(crate) fn failed(&self, why: impl std::fmt::Display) {
+    pub fn failed(&self, why: impl std::fmt::Display) {
         self.write(format!("failed {why}"));
     }
 }
 
 /// One process: what it wrote down, and when it was killed.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub struct Life {
     /// Whose tokens are its own: it stands in them.
-    pub(crate) label: String,
-    pub(crate) journal: PathBuf,
-    pub(crate) killed: Option<Killed>,
+    pub label: String,
+    pub journal: PathBuf,
+    pub killed: Option<Killed>,
 }
 
 /// A moment before the kill, on two clocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Killed {
-    pub(crate) boot_ns: u64,
-    pub(crate) wall_us: u64,
+pub struct Killed {
+    pub boot_ns: u64,
+    pub wall_us: u64,
 }
 
 impl Killed {
-    pub(crate) fn now() -> Self {
+    pub fn now() -> Self {
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         Killed { boot_ns: stamp(), wall_us: wall.as_micros() as u64 }
     }
@@ -154,23 +154,23 @@ struct Held {
 
 /// What all of them believed.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub struct History {
     held: Vec<Held>,
-    pub(crate) failed: Vec<String>,
+    pub failed: Vec<String>,
 }
 
 /// What came out.
 #[derive(Debug, Default)]
-pub(crate) struct Judged {
-    pub(crate) grants: usize,
+pub struct Judged {
+    pub grants: usize,
     /// Of those, how many began beside others with whom they do not fit.
-    pub(crate) too_many: usize,
-    pub(crate) permits_most: u32,
-    pub(crate) readers_most: u32,
+    pub too_many: usize,
+    pub permits_most: u32,
+    pub readers_most: u32,
 }
 
 impl History {
-    pub(crate) fn read(lives: &[Life]) -> Self {
+    pub fn read(lives: &[Life]) -> Self {
         let mut history = History::default();
         lives.iter().for_each(|life| history.add(life));
         history
@@ -199,7 +199,7 @@ impl History {
     }
 
     /// Goes through them in the order of time.
-    pub(crate) fn judged(&self, limit: u32) -> Judged {
+    pub fn judged(&self, limit: u32) -> Judged {
         let mut judged = Judged { grants: self.held.len(), ..Judged::default() };
         let mut moments: Vec<(u64, bool, Part)> = Vec::new();
         for held in self.held.iter().filter(|held| held.from < held.until) {

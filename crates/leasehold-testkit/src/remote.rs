@@ -42,7 +42,7 @@ use leasehold::{
 use tokio::sync::oneshot;
 use wire::Wire;
 
-pub(crate) use wire::crossed;
+pub use wire::crossed;
 
 const WORK: &str = "LEASEHOLD_TEST_REMOTE";
 
@@ -54,7 +54,7 @@ const DROP: &str = "drop";
 
 /// A store in a child process. Clones share the child and the line to it; it ends in good order with the last of them.
 #[derive(Clone)]
-pub(crate) struct Remote(Arc<Line>);
+pub struct Remote(Arc<Line>);
 
 struct Line {
     child: Arc<Mutex<Child>>,
@@ -73,7 +73,7 @@ type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Vec<u8>>>>>>;
 impl Remote {
     /// Starts this test program again as a child that opens `work`, and waits until it has. The clock's timer belongs to
     /// the runtime this is called in.
-    pub(crate) async fn spawn(work: &str) -> Self {
+    pub async fn spawn(work: &str) -> Self {
         let (line, theirs) = UnixStream::pair().unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "remote_worker", "--nocapture"])
@@ -109,12 +109,12 @@ impl Remote {
         Remote(Arc::new(Line { child, pid, outbox, calls, last_call, capabilities, clock }))
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.0.pid
     }
 
     /// Kills the process without a warning; when this returns, it is dead.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let mut child = self.0.child.lock().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -255,7 +255,7 @@ impl fmt::Debug for Remote {
 
 /// The child's part: serves the store that `open` makes of the work, until the line ends. Does nothing in a process
 /// that is no child.
-pub(crate) fn serve<F: Future<Output = Arc<dyn Store>>>(open: impl FnOnce(String) -> F) {
+pub fn serve<F: Future<Output = Arc<dyn Store>>>(open: impl FnOnce(String) -> F) {
     let Ok(work) = std::env::var(WORK) else { return };
     let line = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

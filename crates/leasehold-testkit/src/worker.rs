@@ -18,12 +18,12 @@ const HOME: &str = "LEASEHOLD_TEST_HOME";
 const MARK: &str = ">> ";
 
 /// Says a line to the test.
-pub(crate) fn say(what: impl std::fmt::Display) {
+pub fn say(what: impl std::fmt::Display) {
     println!("{MARK}{what}");
 }
 
 /// Waits until the test says a line; ends the process where there is no test any more.
-pub(crate) fn listen() -> String {
+pub fn listen() -> String {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {
         std::process::exit(0);
@@ -32,14 +32,14 @@ pub(crate) fn listen() -> String {
 }
 
 /// In a worker: the role it was started in, and the directory it was given.
-pub(crate) fn play(roles: impl FnOnce(&str, &Path)) {
+pub fn play(roles: impl FnOnce(&str, &Path)) {
     if let (Ok(role), Some(home)) = (std::env::var(ROLE), std::env::var_os(HOME)) {
         roles(&role, &PathBuf::from(home));
     }
 }
 
 /// A process in a role. Killed when it is dropped.
-pub(crate) struct Worker {
+pub struct Worker {
     child: Child,
     /// The process itself, where what was started only stands around it.
     pid: Pid,
@@ -48,19 +48,19 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(role: &str, home: &Path) -> Self {
+    pub fn start(role: &str, home: &Path) -> Self {
         Worker::start_with(Command::new(std::env::current_exe().unwrap()), role, home)
     }
 
     /// With a wall clock that can be moved.
-    pub(crate) fn start_under(clock: &WallClock, role: &str, home: &Path) -> Self {
+    pub fn start_under(clock: &WallClock, role: &str, home: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         clock.over(&mut command);
         Worker::start_with(command, role, home)
     }
 
     /// In a PID namespace of its own, as in a container.
-    pub(crate) fn start_in_namespace(role: &str, home: &Path) -> Self {
+    pub fn start_in_namespace(role: &str, home: &Path) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe().unwrap());
         // It complains of its own when its child is killed.
@@ -88,7 +88,7 @@ impl Worker {
     }
 
     /// The next line it says.
-    pub(crate) fn hear(&mut self) -> String {
+    pub fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert!(
@@ -102,20 +102,20 @@ impl Worker {
         }
     }
 
-    pub(crate) fn tell(&mut self, what: &str) {
+    pub fn tell(&mut self, what: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).unwrap();
     }
 
     /// Stops it, and returns when it stands still.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.pid.as_raw_nonzero());
         while !std::fs::read_to_string(&stat).unwrap().rsplit_once(") ").unwrap().1.starts_with('T') {
@@ -123,19 +123,19 @@ impl Worker {
         }
     }
 
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.signal(Signal::KILL);
     }
 
     /// Kills one that has not ended by itself.
-    pub(crate) fn kill_alive(mut self) {
+    pub fn kill_alive(mut self) {
         self.kill();
         let status = self.child.wait().unwrap();
         assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "a worker ended by itself: {status}");
     }
 
     /// Waits for its end, which has to be a good one.
-    pub(crate) fn ended_well(mut self) {
+    pub fn ended_well(mut self) {
         self.stdin = None;
         assert!(self.child.wait().unwrap().success(), "a worker failed");
     }

@@ -6,7 +6,7 @@ use leasehold::store::conformance::{self, Subject};
 use tokio::task::JoinSet;
 
 /// Those that a store is asked, which are all of them.
-pub(crate) async fn every_case_holds(subject: impl Subject + 'static) {
+pub async fn every_case_holds(subject: impl Subject + 'static) {
     let skipped = every_case_it_can_holds(subject).await;
     assert!(skipped.is_empty(), "skipped: {skipped:?}");
 }
@@ -15,7 +15,7 @@ pub(crate) async fn every_case_holds(subject: impl Subject + 'static) {
 ///
 /// Many cases side by side: each has names of its own. Not all of them: a case opens some clients, and their TTL is to be
 /// long beside the time that so many need for their turns, on a machine that is busy with other things too.
-pub(crate) async fn every_case_it_can_holds(subject: impl Subject + 'static) -> Vec<&'static str> {
+pub async fn every_case_it_can_holds(subject: impl Subject + 'static) -> Vec<&'static str> {
     let subject = Arc::new(subject);
     let mut running = JoinSet::new();
     let at_once = Arc::new(tokio::sync::Semaphore::new(12));

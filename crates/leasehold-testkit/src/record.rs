@@ -23,7 +23,7 @@ struct Holding {
 
 /// Goes through the changes, and judges each state that others could see.
 #[derive(Default)]
-pub(crate) struct Record {
+pub struct Record {
     limit: u32,
     /// When whose process was killed, on the store's clock.
     killed: HashMap<String, u64>,
@@ -34,23 +34,23 @@ pub(crate) struct Record {
     joined: HashMap<String, u64>,
     readers: u64,
     new: Vec<String>,
-    pub(crate) verdict: Verdict,
+    pub verdict: Verdict,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Verdict {
-    pub(crate) grants: u64,
+pub struct Verdict {
+    pub grants: u64,
     /// Of those, how many went to one who had waited in line.
-    pub(crate) from_the_line: u64,
-    pub(crate) line_most: usize,
-    pub(crate) permits_most: u32,
-    pub(crate) readers_most: u32,
+    pub from_the_line: u64,
+    pub line_most: usize,
+    pub permits_most: u32,
+    pub readers_most: u32,
     /// States in which more hold it than fit.
-    pub(crate) too_many: u64,
+    pub too_many: u64,
     /// Whoever lived and was passed by one who came later, and may not pass.
-    pub(crate) overtaken: Vec<String>,
+    pub overtaken: Vec<String>,
     /// The most readers who were admitted between the arrival of one who wants it all and its turn.
-    pub(crate) readers_before_a_writer: u64,
+    pub readers_before_a_writer: u64,
 }
 
 impl Record {
@@ -120,14 +120,14 @@ impl Record {
 // ---- Redis and Valkey ----
 
 /// A server that keeps a record.
-pub(crate) fn recording(kind: Kind) -> Server {
+pub fn recording(kind: Kind) -> Server {
     // It is read while the server runs, so it need not reach the disk; and it is never written anew, which would shorten it.
     let setup = Setup::new(kind).line("appendonly yes").line("appendfsync no");
     setup.line("auto-aof-rewrite-percentage 0").start().unwrap()
 }
 
 /// What the server wrote down of the name.
-pub(crate) fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life]) -> Verdict {
+pub fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life]) -> Verdict {
     let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.wall_us)));
     let mut reader = Reader {
         key: format!("lock:{name}"),
@@ -144,7 +144,7 @@ pub(crate) fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life])
 }
 
 /// Every change, in order, as the server wrote it down.
-pub(crate) fn commands(server: &Server) -> impl Iterator<Item = Vec<String>> {
+pub fn commands(server: &Server) -> impl Iterator<Item = Vec<String>> {
     // What has been answered is in the file.
     server.command(&["PING"]).unwrap();
     let path = server.folder().join("data/appendonlydir/appendonly.aof.1.incr.aof");
@@ -318,7 +318,7 @@ fn number(log: &mut impl BufRead, mark: char) -> Option<usize> {
 // ---- the file store ----
 
 /// Has a file store in this directory write down what becomes of every name.
-pub(crate) fn record_in(home: &Path) {
+pub fn record_in(home: &Path) {
     let db = Connection::open(home.join("locks.db")).unwrap();
     db.busy_timeout(super::secs(10)).unwrap();
     db.execute_batch(
@@ -338,7 +338,7 @@ pub(crate) fn record_in(home: &Path) {
 }
 
 /// What it wrote down of the name.
-pub(crate) fn of_files(home: &Path, name: &str, limit: u32, lives: &[Life]) -> Verdict {
+pub fn of_files(home: &Path, name: &str, limit: u32, lives: &[Life]) -> Verdict {
     let db = Connection::open(home.join("locks.db")).unwrap();
     let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.boot_ns)));
     let mut record = Record::new(limit, killed.collect());

@@ -1,5 +1,6 @@
 //! Claims that hold on every store: two clients of one store, on `memory:` with paused time, on `file:`, and on servers.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use leasehold::store::memory::Memory;
@@ -7,32 +8,38 @@ use leasehold::{Clock, Locks, Status, Store};
 
 use super::{client, ms, paused_runtime, secs};
 
+/// What holds for two clients. The future is in a box, so that what runs a claim is compiled once, and not with each of them.
+type Claim<'a> = &'a dyn Fn(Locks, Locks) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
 /// Runs the claim for two clients of each store, and sees that nothing is left of it.
-pub(crate) fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
-    paused_runtime().block_on(async {
-        let store = Arc::new(Memory::new(Clock::tokio()));
-        checked(&claim, client(&store, "a"), client(&store, "b")).await;
-    });
-    #[cfg(all(feature = "file", target_os = "linux"))]
-    {
-        let home = super::home_in_memory("stores");
-        runtime().block_on(async {
-            let a = on_disk(home.path(), "a").await;
-            checked(&claim, a, on_disk(home.path(), "b").await).await;
-        });
-    }
+pub fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
+    in_memory_and_on_disk(&|a, b| Box::pin(claim(a, b)));
 }
 
 /// The same, and on a Redis server.
-#[cfg(feature = "redis")]
-pub(crate) fn on_every_store_and_server<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
+pub fn on_every_store_and_server<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
     on_every_store(&claim);
     on_a_server("", claim);
 }
 
 /// On a Redis server, as its URL says with this behind it.
-#[cfg(feature = "redis")]
-pub(crate) fn on_a_server<F: Future<Output = ()>>(options: &str, claim: impl Fn(Locks, Locks) -> F) {
+pub fn on_a_server<F: Future<Output = ()>>(options: &str, claim: impl Fn(Locks, Locks) -> F) {
+    on_redis(options, &|a, b| Box::pin(claim(a, b)));
+}
+
+fn in_memory_and_on_disk(claim: Claim<'_>) {
+    paused_runtime().block_on(async {
+        let store = Arc::new(Memory::new(Clock::tokio()));
+        checked(claim, client(&store, "a"), client(&store, "b")).await;
+    });
+    let home = super::home_in_memory("stores");
+    runtime().block_on(async {
+        let a = on_disk(home.path(), "a").await;
+        checked(claim, a, on_disk(home.path(), "b").await).await;
+    });
+}
+
+fn on_redis(options: &str, claim: Claim<'_>) {
     let server = leasehold_lab::Server::start(leasehold_lab::Kind::Redis).unwrap();
     let url = format!("{}{options}", server.url());
     runtime().block_on(async {
@@ -42,7 +49,7 @@ pub(crate) fn on_a_server<F: Future<Output = ()>>(options: &str, claim: impl Fn(
     });
 }
 
-async fn checked<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F, a: Locks, b: Locks) {
+async fn checked(claim: Claim<'_>, a: Locks, b: Locks) {
     // So that whoever waits for itself is found out.
     tokio::time::timeout(secs(120), claim(a.clone(), b.clone())).await.expect("it comes to its end");
     a.settled().await;
@@ -56,13 +63,12 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A client with a file store of its own, as in another process.
-#[cfg(all(feature = "file", target_os = "linux"))]
-pub(crate) async fn on_disk(path: &std::path::Path, owner: &str) -> Locks {
+pub async fn on_disk(path: &std::path::Path, owner: &str) -> Locks {
     client(&Arc::new(leasehold::store::file::File::open(path).await.unwrap()), owner)
 }
 
 /// Returns when so many wait for a name in the store.
-pub(crate) async fn in_line(locks: &Locks, name: &str, count: usize) -> Status {
+pub async fn in_line(locks: &Locks, name: &str, count: usize) -> Status {
     let since = tokio::time::Instant::now();
     loop {
         let status = locks.inspect(name).await.unwrap();
@@ -77,7 +83,7 @@ pub(crate) async fn in_line(locks: &Locks, name: &str, count: usize) -> Status {
 }
 
 /// As a future that somebody waits for: in a task of its own, and in line before this returns.
-pub(crate) async fn waiting<T: Send + 'static>(
+pub async fn waiting<T: Send + 'static>(
     locks: &Locks,
     name: &str,
     request: impl Future<Output = T> + Send + 'static,
@@ -89,7 +95,7 @@ pub(crate) async fn waiting<T: Send + 'static>(
 }
 
 /// A store that can do no more than exclude, and says so.
-pub(crate) fn plain_client() -> (Arc<super::Moody>, Locks) {
+pub fn plain_client() -> (Arc<super::Moody>, Locks) {
     let store = super::Moody::new(Clock::tokio());
     store.is_plain.store(true, std::sync::atomic::Ordering::SeqCst);
     assert!(!store.capabilities().shared);

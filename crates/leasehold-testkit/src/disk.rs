@@ -10,37 +10,37 @@ use rusqlite::Connection;
 use super::{Home, home_in_memory, ms};
 
 /// A directory with a store in it.
-pub(crate) struct Disk {
+pub struct Disk {
     home: Home,
     db: Connection,
 }
 
 impl Disk {
     /// In memory: a disk that is busy with others may stand still for longer than anything here waits.
-    pub(crate) async fn new() -> Self {
+    pub async fn new() -> Self {
         let home = home_in_memory("disk");
         drop(File::open(home.path()).await.unwrap());
         let db = Connection::open(home.path().join("locks.db")).unwrap();
         Disk { home, db }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.home.path()
     }
 
     /// How many hold, and how many wait.
-    pub(crate) fn rows(&self) -> (i64, i64) {
+    pub fn rows(&self) -> (i64, i64) {
         let sql = "SELECT (SELECT count(*) FROM holding), (SELECT count(*) FROM waiting)";
         self.db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
     }
 
     /// SQLite's opinion of the database: `ok`, or what is wrong.
-    pub(crate) fn integrity(&self) -> String {
+    pub fn integrity(&self) -> String {
         self.db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap()
     }
 
     /// The files by which clients show that they live.
-    pub(crate) fn clients(&self) -> Vec<String> {
+    pub fn clients(&self) -> Vec<String> {
         let folder = std::fs::read_dir(self.path().join("clients")).unwrap();
         let mut files: Vec<_> = folder.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         files.sort();
@@ -50,10 +50,10 @@ impl Disk {
 
 /// How long something may take that has been set off, and for which nobody waits: a release waits two seconds at most for
 /// its turn, and then the janitor sends it again. It takes well below a millisecond on a machine that is not busy.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
+pub const SOON: Duration = Duration::from_secs(5);
 
 /// Waits until nothing is left of what is counted.
-pub(crate) async fn none_soon<T: PartialEq + Default + Debug>(what: &str, mut count: impl FnMut() -> T) {
+pub async fn none_soon<T: PartialEq + Default + Debug>(what: &str, mut count: impl FnMut() -> T) {
     let since = Instant::now();
     loop {
         let left = count();

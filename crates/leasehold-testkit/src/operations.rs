@@ -12,19 +12,19 @@ use leasehold::{Detached, Error, Lease, Locks, Loss, Store};
 use super::{ms, secs, within};
 
 /// Who acts: two clients of one store. One operation of `a` is cut off.
-pub(crate) struct Actors {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) a: Locks,
-    pub(crate) b: Locks,
+pub struct Actors {
+    pub store: Arc<dyn Store>,
+    pub a: Locks,
+    pub b: Locks,
     /// How long somebody else holds what an operation waits for.
-    pub(crate) held_for: Duration,
+    pub held_for: Duration,
     /// The TTL of a lease that is lost: it hears of it a third of that later.
-    pub(crate) ttl: Duration,
+    pub ttl: Duration,
 }
 
 /// Where an operation is cut off.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Cut {
+pub enum Cut {
     /// After so many polls.
     Polls(usize),
     /// After so long, wherever requests and replies are by then.
@@ -61,7 +61,7 @@ async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
 
 /// Cuts an operation off after 0, 1, 2, … polls, and after delays that grow with 0, 1, 2, …, until it gets through.
 /// Returns at how many points that was.
-pub(crate) fn at_every_await_point(
+pub fn at_every_await_point(
     what: &str,
     delay: impl Fn(usize) -> Duration,
     attempt: impl Fn(Cut) -> bool,
@@ -87,10 +87,10 @@ pub(crate) fn at_every_await_point(
 type Attempted<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
 
 /// Whether it got through.
-pub(crate) type Operation = for<'a> fn(&'a Actors, Cut) -> Attempted<'a>;
+pub type Operation = for<'a> fn(&'a Actors, Cut) -> Attempted<'a>;
 
 /// What a client can be asked for.
-pub(crate) const OPERATIONS: &[(&str, Operation)] = &[
+pub const OPERATIONS: &[(&str, Operation)] = &[
     ("lock", |it, cut| Box::pin(async move { cut.off(it, it.a.mutex("x").lock()).await.is_some() })),
     ("try_lock", |it, cut| Box::pin(async move { cut.off(it, it.a.mutex("x").try_lock()).await.is_some() })),
     ("lock behind another client", |it, cut| {

@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
 
 /// By how many seconds the wall clock is off, for whoever is started under it.
-pub(crate) struct WallClock {
+pub struct WallClock {
     offset: PathBuf,
     is_ours: bool,
 }
 
 impl WallClock {
     /// One that is right, until it is set.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         static CLOCKS: AtomicU64 = AtomicU64::new(0);
         let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = super::folder();
         let clock = WallClock {
             offset: folder.join(format!("wall_offset_{}_{number}", std::process::id())),
             is_ours: true,
@@ -29,18 +29,18 @@ impl WallClock {
     }
 
     /// One for each process that is started under it: by a file of this name in the directory that the process runs in.
-    pub(crate) fn of_each(file: &str) -> Self {
+    pub fn of_each(file: &str) -> Self {
         WallClock { offset: file.into(), is_ours: false }
     }
 
     /// The one that this process was started under, if it was.
-    pub(crate) fn mine() -> Option<Self> {
+    pub fn mine() -> Option<Self> {
         let offset = std::env::var_os(OFFSET_FILE)?.into();
         Some(WallClock { offset, is_ours: false })
     }
 
     /// Moves it, at once.
-    pub(crate) fn set(&self, offset_s: i64) {
+    pub fn set(&self, offset_s: i64) {
         // Whoever reads it meanwhile finds the old one or the new one.
         let new = self.offset.with_extension("new");
         std::fs::write(&new, offset_s.to_string()).unwrap();
@@ -48,12 +48,12 @@ impl WallClock {
     }
 
     /// Has a process run under it.
-    pub(crate) fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn over<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(OFFSET_FILE, &self.offset).env("LD_PRELOAD", shim())
     }
 
     /// Runs one test of this program under it, to a good end; says what it printed.
-    pub(crate) fn test(&self, name: &str) -> String {
+    pub fn test(&self, name: &str) -> String {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let child = self.over(command.args(["--exact", name, "--nocapture"])).output().unwrap();
         let said = String::from_utf8_lossy(&child.stdout).into_owned();
@@ -74,10 +74,10 @@ impl Drop for WallClock {
 fn shim() -> &'static Path {
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     SHIM.get_or_init(|| {
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wall_clock.so");
+        let library = super::folder().join("wall_clock.so");
         // Another test program may be running under it.
         let new = library.with_extension(std::process::id().to_string());
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/wall_clock.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wall_clock.c");
         let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&new).arg(source).status();
         assert!(built.expect("a C compiler").success(), "the clock shim does not compile");
         std::fs::rename(&new, &library).unwrap();

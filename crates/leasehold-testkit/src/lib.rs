@@ -1,21 +1,21 @@
 //! What the tests share: the scale of the long proofs, clients over one store, what they can be asked for, a store that can
 //! be made to hang, and one in another process.
-#![allow(dead_code, clippy::unwrap_used)]
+//!
+//! A crate, so that it is compiled once for all of them. It is held to what tests are held to, not to what users read.
+#![allow(missing_docs, missing_debug_implementations, clippy::new_without_default, clippy::unwrap_used)]
 
-pub(crate) mod attack;
-#[cfg(all(feature = "file", target_os = "linux"))]
-pub(crate) mod cases;
-pub(crate) mod disk;
-#[cfg(feature = "redis")]
-pub(crate) mod fleet;
-pub(crate) mod history;
-pub(crate) mod operations;
-pub(crate) mod page;
-pub(crate) mod record;
-pub(crate) mod remote;
-pub(crate) mod stores;
-pub(crate) mod wall;
-pub(crate) mod worker;
+pub mod attack;
+pub mod cases;
+pub mod disk;
+pub mod fleet;
+pub mod history;
+pub mod operations;
+pub mod page;
+pub mod record;
+pub mod remote;
+pub mod stores;
+pub mod wall;
+pub mod worker;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,16 +30,16 @@ use leasehold::{
     Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
 };
 
-pub(crate) fn ms(n: u64) -> Duration {
+pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-pub(crate) fn secs(n: u64) -> Duration {
+pub fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
 /// So many at full scale; fewer where `LEASEHOLD_SCALE` says so (a tenth if nothing is said).
-pub(crate) fn scaled(full: u64) -> u64 {
+pub fn scaled(full: u64) -> u64 {
     let scale: f64 = match std::env::var("LEASEHOLD_SCALE") {
         Ok(text) => text.parse().expect("LEASEHOLD_SCALE is a number such as 0.1"),
         Err(_) => 0.1,
@@ -48,7 +48,7 @@ pub(crate) fn scaled(full: u64) -> u64 {
 }
 
 /// Opens a store that was told to be impatient, again until the machine has the time: what is proven is what it does then.
-pub(crate) async fn opened<S, F: Future<Output = Result<S>>>(open: impl Fn() -> F) -> S {
+pub async fn opened<S, F: Future<Output = Result<S>>>(open: impl Fn() -> F) -> S {
     let start = std::time::Instant::now();
     loop {
         match open().await {
@@ -60,10 +60,10 @@ pub(crate) async fn opened<S, F: Future<Output = Result<S>>>(open: impl Fn() -> 
 }
 
 /// SplitMix64, so that a seed gives one run.
-pub(crate) struct Dice(pub(crate) u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -73,7 +73,7 @@ impl Dice {
 }
 
 /// Runs `work` for 0..count, on as many threads as there are cores.
-pub(crate) fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
+pub fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     std::thread::scope(|scope| {
@@ -92,13 +92,13 @@ pub(crate) fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
 }
 
 /// A runtime of one thread with paused time, so that a run is the same each time.
-pub(crate) fn paused_runtime() -> tokio::runtime::Runtime {
+pub fn paused_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
 /// A runtime of one thread on a clock of its own, which leaps to the next timer whenever there is nothing else to do.
 /// Real time has no part in it: a run is the same to the nanosecond each time.
-pub(crate) fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
+pub fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
     let clock = Clock::manual();
     let leaping = clock.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -111,20 +111,16 @@ pub(crate) fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
 }
 
 /// Where every clock starts: from there a deadline is a plain duration, to the nanosecond.
-pub(crate) fn origin() -> Deadline {
+pub fn origin() -> Deadline {
     Deadline::FAR.minus(Duration::MAX)
 }
 
-pub(crate) async fn sleep(clock: &Clock, duration: Duration) {
+pub async fn sleep(clock: &Clock, duration: Duration) {
     clock.sleep_until(clock.now().plus(duration)).await;
 }
 
 /// What a future gives within a time, or nothing.
-pub(crate) async fn within<T>(
-    clock: &Clock,
-    duration: Duration,
-    future: impl Future<Output = T>,
-) -> Option<T> {
+pub async fn within<T>(clock: &Clock, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         output = future => Some(output),
@@ -132,19 +128,19 @@ pub(crate) async fn within<T>(
     }
 }
 
-pub(crate) fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {
+pub fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {
     Options::default().owner(owner).over(store.clone()).unwrap()
 }
 
 /// Two clients over one memory store, on tokio's (paused) clock.
-pub(crate) fn two_clients() -> (Locks, Locks) {
+pub fn two_clients() -> (Locks, Locks) {
     let store = Arc::new(Memory::new(Clock::tokio()));
     (client(&store, "a"), client(&store, "b"))
 }
 
 /// How a store takes one call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Mood {
+pub enum Mood {
     Well,
     /// It is executed after so many milliseconds.
     Slow(u64),
@@ -159,31 +155,31 @@ pub(crate) enum Mood {
 }
 
 /// From the call's name and the lock's.
-pub(crate) type Rule = fn(&str, &str) -> Mood;
+pub type Rule = fn(&str, &str) -> Mood;
 
 /// A memory store that hangs, is late, or fails at a word or by a rule, and counts what it is asked.
 #[derive(Debug)]
-pub(crate) struct Moody {
+pub struct Moody {
     inner: Memory,
     rule: Rule,
     late_window: Duration,
     /// From now on no call is ever answered.
-    pub(crate) hangs: AtomicBool,
+    pub hangs: AtomicBool,
     /// It says that it can do no more than exclude.
-    pub(crate) is_plain: AtomicBool,
+    pub is_plain: AtomicBool,
     /// How late a granted acquire or a conversion is answered.
-    pub(crate) grant_late_ms: AtomicU64,
+    pub grant_late_ms: AtomicU64,
     /// How late a renewal or a detach is answered.
-    pub(crate) renewal_late_ms: AtomicU64,
+    pub renewal_late_ms: AtomicU64,
     /// So many renewals fail before one is let through.
-    pub(crate) failing_renewals: AtomicU64,
-    pub(crate) acquires: AtomicU64,
+    pub failing_renewals: AtomicU64,
+    pub acquires: AtomicU64,
     /// Of those, how many were to outlive their client.
-    pub(crate) detached: AtomicU64,
-    pub(crate) renewals: AtomicU64,
+    pub detached: AtomicU64,
+    pub renewals: AtomicU64,
     /// How many renewals are under way, and the most there ever were.
-    pub(crate) under_way: AtomicU64,
-    pub(crate) under_way_max: AtomicU64,
+    pub under_way: AtomicU64,
+    pub under_way_max: AtomicU64,
 }
 
 /// One call under way, until it is answered or dropped.
@@ -196,11 +192,11 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Moody {
-    pub(crate) fn new(clock: Clock) -> Arc<Self> {
+    pub fn new(clock: Clock) -> Arc<Self> {
         Moody::by(clock, Duration::ZERO, |_, _| Mood::Well)
     }
 
-    pub(crate) fn by(clock: Clock, late_window: Duration, rule: Rule) -> Arc<Self> {
+    pub fn by(clock: Clock, late_window: Duration, rule: Rule) -> Arc<Self> {
         Arc::new(Moody {
             inner: Memory::new(clock),
             rule,
@@ -218,7 +214,7 @@ impl Moody {
         })
     }
 
-    pub(crate) fn hang(&self) {
+    pub fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
@@ -341,7 +337,7 @@ impl Store for Moody {
 }
 
 /// Everything that can happen to a lease, once or more.
-pub(crate) async fn everything(store: Arc<Moody>, locks: Locks) {
+pub async fn everything(store: Arc<Moody>, locks: Locks) {
     // Acquired, passed, released.
     let held = locks.mutex("x").lock().await.unwrap();
     let waiting: Vec<_> = (0..3)
@@ -370,7 +366,7 @@ pub(crate) async fn everything(store: Arc<Moody>, locks: Locks) {
 }
 
 /// A store on which whatever is called `bad` cannot be given back.
-pub(crate) fn failing_cleanup() -> Arc<Moody> {
+pub fn failing_cleanup() -> Arc<Moody> {
     let bad =
         |call: &str, name: &str| if (call, name) == ("release", "bad") { Mood::Fails } else { Mood::Well };
     Moody::by(Clock::tokio(), ms(0), bad)
@@ -378,10 +374,10 @@ pub(crate) fn failing_cleanup() -> Arc<Moody> {
 
 /// A directory for one test, gone when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Home(std::path::PathBuf);
+pub struct Home(std::path::PathBuf);
 
 impl Home {
-    pub(crate) fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &std::path::Path {
         &self.0
     }
 }
@@ -393,13 +389,22 @@ impl Drop for Home {
 }
 
 /// A new directory, which a file store may be opened in or below.
-pub(crate) fn home(what: &str) -> Home {
-    home_in(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")), what)
+pub fn home(what: &str) -> Home {
+    home_in(&folder(), what)
 }
 
 /// The same in memory: for what is about short times, in which a disk that is busy with others may stand still.
-pub(crate) fn home_in_memory(what: &str) -> Home {
+pub fn home_in_memory(what: &str) -> Home {
     home_in(std::path::Path::new("/dev/shm"), &format!("leasehold_{what}"))
+}
+
+/// Cargo's folder for what tests write, `target/tmp`. It is named only to what cargo compiles as a test, which this crate is
+/// not; but every test program is in `target/PROFILE/deps`.
+fn folder() -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let folder = program.ancestors().nth(3).unwrap().join("tmp");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 fn home_in(folder: &std::path::Path, what: &str) -> Home {

@@ -20,22 +20,22 @@ use super::{Dice, ms};
 const STUCK_AFTER: Duration = Duration::from_secs(900);
 
 /// What is to be done.
-pub(crate) struct Plan {
+pub struct Plan {
     /// What a worker plays; its label and its seed are added.
-    pub(crate) role: String,
-    pub(crate) processes: u64,
+    pub role: String,
+    pub processes: u64,
     /// By how many seconds a wall clock is off at most, either way.
-    pub(crate) moved_s: u64,
+    pub moved_s: u64,
     /// A process lives for so long at least, and at most; the first ones no longer than twice the least.
-    pub(crate) lives_ms: (u64, u64),
+    pub lives_ms: (u64, u64),
     /// It goes on until there were so many grants, and for so long at least. At the end, everybody is killed.
-    pub(crate) grants: u64,
-    pub(crate) lasts: Duration,
+    pub grants: u64,
+    pub lasts: Duration,
 }
 
 impl Plan {
     /// Says who lived. The last to be killed is the last of them.
-    pub(crate) fn carry_out(&self, home: &Path) -> Vec<Life> {
+    pub fn carry_out(&self, home: &Path) -> Vec<Life> {
         fs::create_dir(home.join("journals")).unwrap();
         fs::write(count_in(home), "").unwrap();
         let (is_over, lives) = (AtomicBool::new(false), Mutex::new(Vec::new()));
@@ -103,17 +103,17 @@ fn grants_in(home: &Path) -> u64 {
 }
 
 /// In a worker: what its clients share.
-pub(crate) struct Post {
-    pub(crate) home: PathBuf,
-    pub(crate) label: String,
-    pub(crate) seed: u64,
-    pub(crate) journal: Journal,
+pub struct Post {
+    pub home: PathBuf,
+    pub label: String,
+    pub seed: u64,
+    pub journal: Journal,
     count: fs::File,
 }
 
 impl Post {
     /// From what stands behind its role. From here on a panic in any thread is the end of the process, which is noticed.
-    pub(crate) fn new(home: &Path, label: &str, seed: &str) -> Self {
+    pub fn new(home: &Path, label: &str, seed: &str) -> Self {
         let says = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             says(info);
@@ -130,7 +130,7 @@ impl Post {
     }
 
     /// A client of its own. A store that is too busy is asked again.
-    pub(crate) async fn connect(&self, url: &str) -> Locks {
+    pub async fn connect(&self, url: &str) -> Locks {
         loop {
             match leasehold::connect(url).await {
                 Ok(locks) => return locks,
@@ -140,23 +140,23 @@ impl Post {
     }
 
     /// Another grant.
-    pub(crate) fn count(&self) {
+    pub fn count(&self) {
         (&self.count).write_all(b"+").unwrap();
     }
 }
 
 /// What somebody saw who looked at a store all the while.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) samples: u64,
-    pub(crate) permits_most: u32,
+pub struct Seen {
+    pub samples: u64,
+    pub permits_most: u32,
     /// When each was last seen to hold something.
     last: HashMap<String, u64>,
 }
 
 impl Seen {
     /// Looks until it is over: who holds how many permits, by labels.
-    pub(crate) fn watch(is_over: &AtomicBool, mut look: impl FnMut() -> Vec<(String, u32)>) -> Self {
+    pub fn watch(is_over: &AtomicBool, mut look: impl FnMut() -> Vec<(String, u32)>) -> Self {
         let mut seen = Seen::default();
         while !is_over.load(Ordering::SeqCst) {
             let at = stamp();
@@ -170,7 +170,7 @@ impl Seen {
     }
 
     /// For how long anybody who had been killed was still seen to hold something, and how many were.
-    pub(crate) fn dead_for(&self, lives: &[Life]) -> (Duration, usize) {
+    pub fn dead_for(&self, lives: &[Life]) -> (Duration, usize) {
         let late = lives.iter().filter_map(|life| {
             let last = self.last.get(&life.label)?;
             last.checked_sub(life.killed?.boot_ns).map(Duration::from_nanos)
@@ -181,7 +181,7 @@ impl Seen {
 }
 
 /// The label in a token.
-pub(crate) fn label_of(token: &str) -> String {
+pub fn label_of(token: &str) -> String {
     let label = token.split_once('@').map_or("", |(_, label)| label);
     label.split('#').next().unwrap().to_owned()
 }

@@ -10,30 +10,30 @@ use leasehold_lab::{Kind, Proxy, Reply, Server};
 use super::wall::WallClock;
 
 /// What most tests say: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
-pub(crate) const CALM: &str = "quarantine=off&timeout=1000";
+pub const CALM: &str = "quarantine=off&timeout=1000";
 
 /// What a node must not forget.
 const MEMORY: &str = "{lock:}:memory";
 
-pub(crate) struct Fleet {
-    pub(crate) nodes: Vec<Server>,
-    pub(crate) proxies: Vec<Proxy>,
+pub struct Fleet {
+    pub nodes: Vec<Server>,
+    pub proxies: Vec<Proxy>,
 }
 
 impl Fleet {
-    pub(crate) fn start(count: usize) -> Self {
+    pub fn start(count: usize) -> Self {
         let nodes = (0..count).map(|_| Server::start(Kind::Redis).unwrap()).collect();
         Fleet { nodes, proxies: Vec::new() }
     }
 
     /// The same, reached through proxies.
-    pub(crate) fn behind_proxies(count: usize) -> Self {
+    pub fn behind_proxies(count: usize) -> Self {
         let fleet = Fleet::start(count);
         let proxies = fleet.nodes.iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
         Fleet { proxies, ..fleet }
     }
 
-    pub(crate) fn url(&self, parameters: &str) -> String {
+    pub fn url(&self, parameters: &str) -> String {
         let nodes: Vec<String> = match self.proxies.as_slice() {
             [] => self.nodes.iter().map(|node| node.addr().to_string()).collect(),
             proxies => proxies.iter().map(|proxy| proxy.addr().to_string()).collect(),
@@ -41,16 +41,16 @@ impl Fleet {
         format!("redlock:{}?{parameters}", nodes.join(","))
     }
 
-    pub(crate) async fn store(&self, parameters: &str) -> Arc<Quorum> {
+    pub async fn store(&self, parameters: &str) -> Arc<Quorum> {
         Arc::new(Quorum::open(&self.url(parameters)).await.unwrap())
     }
 
-    pub(crate) async fn client(&self, owner: &str, parameters: &str) -> Locks {
+    pub async fn client(&self, owner: &str, parameters: &str) -> Locks {
         self.store(parameters).await.client(Options::default().owner(owner)).unwrap()
     }
 
     /// What stands in a key, on each node.
-    pub(crate) fn values(&self, key: &str) -> Vec<Option<String>> {
+    pub fn values(&self, key: &str) -> Vec<Option<String>> {
         self.nodes
             .iter()
             .map(|node| match node.command(&["GET", key]) {
@@ -61,7 +61,7 @@ impl Fleet {
     }
 
     /// The fence of a name that a node remembers.
-    pub(crate) fn fence(&self, place: usize, name: &str) -> Option<u64> {
+    pub fn fence(&self, place: usize, name: &str) -> Option<u64> {
         match self.nodes[place].command(&["ZSCORE", MEMORY, &format!("lock:{name}")]).unwrap() {
             Reply::Nil => None,
             reply => Some(reply.text().unwrap().parse().unwrap()),
@@ -69,26 +69,26 @@ impl Fleet {
     }
 
     /// Has a node remember a fence.
-    pub(crate) fn set_fence(&self, place: usize, name: &str, fence: u64) {
+    pub fn set_fence(&self, place: usize, name: &str, fence: u64) {
         let key = format!("lock:{name}");
         self.nodes[place].command(&["ZADD", MEMORY, &fence.to_string(), &key]).unwrap();
     }
 
     /// Whether a node knows since when it has forgotten nothing.
-    pub(crate) fn is_born(&self, place: usize) -> bool {
+    pub fn is_born(&self, place: usize) -> bool {
         let born = self.nodes[place].command(&["ZCOUNT", MEMORY, "-inf", "(0"]).unwrap();
         born.int() == Some(1)
     }
 
     /// On how many nodes something stands in a key.
-    pub(crate) fn count(&self, key: &str) -> usize {
+    pub fn count(&self, key: &str) -> usize {
         self.values(key).iter().flatten().count()
     }
 }
 
 /// The algorithm as the notes have it: the same key and value on each node in turn, a majority, the time it took. It says for how
 /// long it may believe in it, or gives all of it back.
-pub(crate) fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
+pub fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
     let start = Instant::now();
     let (ttl_ms, quorum) = (ttl.as_millis() as u64, 5 / 2 + 1);
     let set = |node: &&&Server| {
@@ -111,23 +111,23 @@ pub(crate) fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duratio
 const OFFSET: &str = "wall_offset";
 
 /// Runs the test of that name once more, as a child whose servers have clocks that can be moved.
-pub(crate) fn as_child(name: &str) {
+pub fn as_child(name: &str) {
     let said = WallClock::of_each(OFFSET).test(name);
     assert!(said.contains("clocks were moved"), "{said}");
     said.lines().filter(|line| line.contains("acquisitions")).for_each(|line| println!("{line}"));
 }
 
-pub(crate) fn is_child() -> bool {
+pub fn is_child() -> bool {
     WallClock::mine().is_some()
 }
 
 /// The same without a look at what comes of it: for a node that does not run, and comes up like that.
-pub(crate) fn come_up_with_clock(node: &Server, ahead_s: i64) {
+pub fn come_up_with_clock(node: &Server, ahead_s: i64) {
     std::fs::write(node.folder().join("data").join(OFFSET), ahead_s.to_string()).unwrap();
 }
 
 /// Sets a node's clock so many seconds ahead of ours, for one who [is a child](as_child).
-pub(crate) fn set_clock(node: &Server, ahead_s: i64) {
+pub fn set_clock(node: &Server, ahead_s: i64) {
     let time = || match node.command(&["TIME"]).unwrap() {
         Reply::Array(time) => time[0].text().unwrap().parse::<i64>().unwrap(),
         other => panic!("{other:?}"),

@@ -5,21 +5,21 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Default)]
-pub(crate) struct Page(Arc<Mutex<Vec<u8>>>);
+pub struct Page(Arc<Mutex<Vec<u8>>>);
 
 impl Page {
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
     /// Notes what would be printed of a value, as it is and in full.
-    pub(crate) fn note(&self, value: &impl Debug) {
+    pub fn note(&self, value: &impl Debug) {
         let text = format!("{value:?}\n{value:#?}\n");
         self.0.lock().unwrap().extend(text.into_bytes());
     }
 
     /// All of it, and begins anew.
-    pub(crate) fn taken(&self) -> String {
+    pub fn taken(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
     }
 }
