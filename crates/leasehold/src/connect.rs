@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::event::{Event, Hook};
@@ -148,26 +150,33 @@ impl Options {
     /// # Cancel safety
     /// As [`connect`].
     pub async fn connect(self, url: &str) -> Result<Locks> {
-        let mut options = self.checked()?;
-        let place = options.place(url)?;
-        if let Some(warning) = options.warning(url) {
-            tracing::warn!("{warning}");
-        }
-        let store: Arc<dyn Store> = match place {
-            Place::Memory => Arc::new(Memory::new(Clock::system()?)),
-            #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-            Place::File(directory) => Arc::new(File::open(directory).await?),
-            #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redis(url) => redis::open_with(&url, options.password.as_ref()).await?,
-            #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redlock(url) => {
-                let store = Quorum::open_with(&url, options.password.take().as_ref()).await?;
-                return Arc::new(store).client(options);
+        self.connecting(url).await
+    }
+
+    /// In a box, so that opening a store, whichever it is, is compiled with this crate, and not again with each that connects.
+    fn connecting(self, url: &str) -> BoxFuture<'_, Result<Locks>> {
+        Box::pin(async move {
+            let mut options = self.checked()?;
+            let place = options.place(url)?;
+            if let Some(warning) = options.warning(url) {
+                tracing::warn!("{warning}");
             }
-        };
-        // It is the store's from here on.
-        options.password = None;
-        options.over(store)
+            let store: Arc<dyn Store> = match place {
+                Place::Memory => Arc::new(Memory::new(Clock::system()?)),
+                #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+                Place::File(directory) => Arc::new(File::open(directory).await?),
+                #[cfg(all(feature = "redis", not(shuttle)))]
+                Place::Redis(url) => redis::open_with(&url, options.password.as_ref()).await?,
+                #[cfg(all(feature = "redis", not(shuttle)))]
+                Place::Redlock(url) => {
+                    let store = Quorum::open_with(&url, options.password.take().as_ref()).await?;
+                    return Arc::new(store).client(options);
+                }
+            };
+            // It is the store's from here on.
+            options.password = None;
+            options.over(store)
+        })
     }
 
     /// What somebody should know before this URL is connected to: that its password would go to another machine in plain
