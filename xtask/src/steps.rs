@@ -14,6 +14,9 @@ const BENCHES: &[&str] = &["cache", "cells", "core", "file", "quorum", "redis", 
 /// The part of its full length at which a long proof runs; the tests read it from the environment.
 const SCALE: &str = "LEASEHOLD_SCALE";
 
+/// How many tests of a program run at once; read by the tests' own harness.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// A part of `cargo xtask test` that can be run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -98,7 +101,14 @@ fn install(report: &mut Report) -> Result<()> {
 }
 
 fn tests() -> Cargo {
-    Cargo::new("test --workspace --all-features --no-fail-fast").env(valkey::SERVER, valkey::server())
+    let call =
+        Cargo::new("test --workspace --all-features --no-fail-fast").env(valkey::SERVER, valkey::server());
+    // Most tests wait for most of their time: one more at once than there are processors.
+    let at_once = std::thread::available_parallelism().map_or(2, usize::from) + 1;
+    match std::env::var_os(THREADS) {
+        Some(_) => call,
+        None => call.env(THREADS, at_once.to_string()),
+    }
 }
 
 /// Cargo is content with a run in which no test ran, or in which one ended its process with `exit(0)` before the

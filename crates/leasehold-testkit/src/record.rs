@@ -267,7 +267,7 @@ impl Reader {
     }
 
     fn follow_wait(&mut self, word: &str, args: &[String]) {
-        if word == "HSET" {
+        if matches!(word, "HSET" | "HSETNX") {
             let arrival = args[1].split('\n').nth(7).unwrap();
             self.arrivals.insert(args[0].clone(), u64::from_str_radix(arrival, 16).unwrap());
         }
