@@ -23,8 +23,10 @@ async fn open(url: &str) -> Arc<Redis> {
 async fn leaves_nothing(server: &Server, in_company: bool, attempt: impl AsyncFn(&Actors) -> bool) -> bool {
     static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("cut{}:", ATTEMPTS.fetch_add(1, Ordering::Relaxed));
-    let url = format!("{}?timeout=50&prefix={prefix}", server.url());
-    let (first, second) = (open(&url).await, open(&url).await);
+    // Of what is cut off the outcome is unknown for as long as a request may take. The other has all the time in the world.
+    let (hasty, patient) = (format!("timeout=50&prefix={prefix}"), format!("timeout=5000&prefix={prefix}"));
+    let [first, second] = [hasty, patient].map(|parameters| format!("{}?{parameters}", server.url()));
+    let (first, second) = (open(&first).await, open(&second).await);
     let (a, b) = (client(&first, "a"), client(&second, "b"));
     let actors = Actors { store: first, a, b, held_for: ms(4), ttl: ms(150) };
     let company = in_company.then(|| {
