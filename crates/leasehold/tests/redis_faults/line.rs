@@ -288,3 +288,16 @@ async fn a_look_at_a_long_line_of_those_who_may_pass_is_answered_in_time() {
         }
     }
 }
+
+/// The server would be kept in a script that never ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_makes_no_sense_is_passed_over() {
+    for kind in Kind::ALL {
+        let server = Server::start(kind).unwrap();
+        let store = open(&server.url()).await;
+        server.command(&["RPUSH", "{lock:x}:line", "odd"]).unwrap();
+        server.command(&["HSET", "{lock:x}:wait", "odd", "x\n1\n0\n1\n1000\n60000\nc\n1\n"]).unwrap();
+        granted(&store, &claim("x", ms(60_000), Wait::Never)).await;
+        assert_eq!(int(&server, &["LLEN", "{lock:x}:line"]), 0, "{kind:?}");
+    }
+}

@@ -373,7 +373,8 @@ local function admit(keys, caller)
       local text = redis.call('HGET', wait_of(key), token)
       local entry = text and entry_of(text)
       local is_served, ends = false, false
-      if not entry then
+      if not entry or #entry.keys == 0 then
+        -- Of whom nothing is known, or nothing that makes sense: to step out would not take it away, and this would never end.
         redis.call('LREM', line_of(key), 1, token)
       elseif entry.shows_until <= NOW_MS and passed > 0 and deep == 0 then
         -- To take out one in the middle takes as long as the line is: another time.
