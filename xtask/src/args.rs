@@ -6,10 +6,11 @@ use crate::steps::Step;
 pub(crate) const USAGE: &str = "\
 Usage: cargo xtask COMMAND
 
-  test [--only fmt|clippy|doc|test]   everything a change has to pass; long proofs at a tenth
-  soak [FILTER]                       the tests whose names contain FILTER, at full length, with their figures
-  bench [FILTER]                      the benchmarks, as markdown
-  deny                                licences, bans, sources and advisories of the dependencies
+  test [--only STEP]   everything a change has to pass; long proofs at a tenth
+                       STEP: fmt, features, clippy, doc, package or test
+  soak [FILTER]        the tests whose names contain FILTER, at full length, with their figures
+  bench [FILTER]       the benchmarks, as markdown
+  deny                 licences, bans, sources and advisories of the dependencies
 
 `test` and `soak` first install the programs the tests need, where they are missing (Debian, as root).";
 

@@ -4,7 +4,7 @@ use std::env;
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -52,6 +52,14 @@ impl Cargo {
     pub(crate) fn run(&self) -> Result<()> {
         self.announce();
         verdict(self.command().status().map_err(no_start)?)
+    }
+
+    /// Runs it, and returns what it prints on standard output.
+    pub(crate) fn output(&self) -> Result<String> {
+        self.announce();
+        let output = self.command().stderr(Stdio::inherit()).output().map_err(no_start)?;
+        verdict(output.status)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs it with its output passed through, and counts the tests on the way. What was counted before a failure
@@ -123,7 +131,7 @@ pub(crate) fn tools() -> PathBuf {
 }
 
 /// The root of the workspace, wherever in it we were called.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR")
         .and_then(|xtask| PathBuf::from(xtask).parent().map(PathBuf::from))
         .unwrap_or_else(|| ".".into())

@@ -4,6 +4,8 @@ mod args;
 mod cargo;
 mod company;
 mod deny;
+mod features;
+mod package;
 mod pip;
 mod programs;
 mod report;

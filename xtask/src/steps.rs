@@ -5,7 +5,7 @@ use crate::cargo::Cargo;
 use crate::programs;
 use crate::report::Report;
 use crate::tally::Tally;
-use crate::{company, valkey};
+use crate::{company, features, package, valkey};
 
 /// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
 /// `--benches` would also start every library and binary with arguments meant for a benchmark.
@@ -21,32 +21,48 @@ const THREADS: &str = "RUST_TEST_THREADS";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Fmt,
+    Features,
     Clippy,
     Doc,
+    Package,
     Test,
 }
 
 impl Step {
     /// In the order they are run: the quick ones first.
-    pub(crate) const ALL: [Step; 4] = [Step::Fmt, Step::Clippy, Step::Doc, Step::Test];
+    pub(crate) const ALL: [Step; 6] =
+        [Step::Fmt, Step::Features, Step::Clippy, Step::Doc, Step::Package, Step::Test];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Step::Fmt => "fmt",
+            Step::Features => "features",
             Step::Clippy => "clippy",
             Step::Doc => "doc",
+            Step::Package => "package",
             Step::Test => "test",
         }
     }
 
-    fn call(self) -> Cargo {
+    fn run(self, report: &mut Report) -> Result<()> {
+        let mut step =
+            |run: &dyn Fn() -> Result<()>| report.step(self.name(), || run().map(|()| "ok".to_owned()));
         match self {
-            Step::Fmt => Cargo::new("fmt --all --check"),
-            Step::Clippy => Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
-            Step::Doc => {
-                Cargo::new("doc --workspace --no-deps --all-features").env("RUSTDOCFLAGS", "-D warnings")
+            Step::Fmt => step(&|| Cargo::new("fmt --all --check").run()),
+            Step::Features => step(&|| {
+                features::each_alone().iter().try_for_each(Cargo::run)?;
+                features::resolve_beside_sqlx()
+            }),
+            Step::Clippy => {
+                step(&|| Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings").run())
             }
-            Step::Test => tests().env(SCALE, "0.1"),
+            Step::Doc => step(&|| {
+                Cargo::new("doc --workspace --no-deps --all-features")
+                    .env("RUSTDOCFLAGS", "-D warnings")
+                    .run()
+            }),
+            Step::Package => step(&package::check),
+            Step::Test => report.tests(self.name(), || counted(&tests().env(SCALE, "0.1"))),
         }
     }
 }
@@ -83,11 +99,7 @@ fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
     }
     for step in Step::ALL.into_iter().filter(|step| only.is_none_or(|only| only == *step)) {
         let name = step.name();
-        let ran = match step {
-            Step::Test => report.tests(name, || counted(&step.call())),
-            _ => report.step(name, || step.call().run().map(|()| "ok".to_owned())),
-        };
-        ran.map_err(|why| {
+        step.run(report).map_err(|why| {
             format!("Step `{name}` failed. {why} To run it again, alone: cargo xtask test --only {name}")
         })?;
     }

@@ -136,7 +136,7 @@ impl Clock {
 
     /// Microseconds of the wall clock since 1970. It can be set back, so it may only be where a number comes from that
     /// is kept from falling by other means.
-    #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+    #[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
     pub(crate) fn wall_us() -> u64 {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         u64::try_from(since_1970.unwrap_or_default().as_micros()).unwrap_or(0)
