@@ -119,6 +119,11 @@ pub async fn sleep(clock: &Clock, duration: Duration) {
     clock.sleep_until(clock.now().plus(duration)).await;
 }
 
+/// Polls a future once, as a caller does that keeps it and does something else.
+pub async fn polled_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
+    std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await
+}
+
 /// What a future gives within a time, or nothing.
 pub async fn within<T>(clock: &Clock, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {

@@ -34,7 +34,9 @@ use std::thread;
 
 use async_trait::async_trait;
 use leasehold::cells::rate::{Limit, Taken};
-use leasehold::cells::store::{Answer, CellStore, Changed, Kept, Key, Plan, Written, change_by_comparison};
+use leasehold::cells::store::{
+    Answer, CellStore, Changed, Kept, Key, Plan, ScriptKey, Written, change_by_comparison,
+};
 use leasehold::{
     Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Name, Released,
     Renewed, Result, Share, Status, Store, Ticket, Ttl,
@@ -232,7 +234,7 @@ impl CellStore for Remote {
         change_by_comparison(self, key, plan).await
     }
 
-    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+    async fn run(&self, _source: &str, _keys: &[ScriptKey], _args: &[Vec<u8>]) -> Result<Answer> {
         panic!("no script crosses")
     }
 

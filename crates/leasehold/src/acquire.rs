@@ -26,6 +26,8 @@ pub(crate) struct Request {
     pub(crate) min_validity: Duration,
     /// Where tasks with the same request meet; `None` for one that takes its own place in the store's queue.
     pub(crate) room: Option<Key>,
+    /// Running work needs it, such as a value that is being loaded: a drain does not refuse it. It has no room.
+    pub(crate) is_internal: bool,
 }
 
 /// How long a caller waits.
@@ -136,13 +138,6 @@ pub(crate) async fn acquire_detached(
     arriving.let_loose(start).map(Outcome::Taken)
 }
 
-/// What is said to one whose wait since then was over before the store was asked: who is in the way.
-pub(crate) async fn given_up<T>(client: &Client, request: &Request, start: Deadline) -> Result<Outcome<T>> {
-    client.check(request)?;
-    let busy = who_is_in_the_way(client, request).await?;
-    Ok(no(client, request, busy, start, Wait::Forever))
-}
-
 fn no<T>(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome<T> {
     let waited = match wait {
         Wait::Never => Duration::ZERO,
@@ -177,7 +172,7 @@ async fn ask(client: &Client, request: &Request, wait: Wait, detached: bool) -> 
     let token = Token::fresh(owner)?;
     let ticket = Ticket { names: names.clone(), token, share: *share, fence: None };
     let claim = Claim { ticket: ticket.clone(), ttl: terms.ttl, wait, fences: 1, detached };
-    let attempt = Attempt::new(client, claim);
+    let attempt = Attempt::new(client, claim).internal(request.is_internal);
     // The store ends the wait by itself and says who is in the way; this is for one that hangs.
     let enough = match wait {
         Wait::Never => client.clock().now().plus(ANSWER_MAX),

@@ -22,6 +22,8 @@ pub(crate) struct Attempt {
     closing: Arc<Closing>,
     /// Listens for the client to be closed, and is known to whoever closes it, once there is something to wait for.
     waiting: Option<(Pin<Box<OwnedNotified>>, Pending)>,
+    /// Running work needs it: see [`Closing::refuses`].
+    is_internal: bool,
     stage: Stage,
 }
 
@@ -40,7 +42,17 @@ impl Attempt {
         // Owns what it needs, so that it can change hands at the meeting.
         let call = Box::pin(async move { store.acquire(&asked).await });
         let (janitor, closing) = (client.janitor.clone(), client.closing.clone());
-        Attempt { claim, call, janitor, closing, waiting: None, stage: Stage::Unsent }
+        Attempt { claim, call, janitor, closing, waiting: None, is_internal: false, stage: Stage::Unsent }
+    }
+
+    /// The same for a lock that running work needs, which a drain does not refuse.
+    pub(crate) fn internal(mut self, is_internal: bool) -> Self {
+        self.is_internal = is_internal;
+        self
+    }
+
+    fn is_refused(&self) -> bool {
+        self.closing.refuses(self.is_internal)
     }
 
     pub(crate) fn ticket(&self) -> &Ticket {
@@ -48,7 +60,7 @@ impl Attempt {
     }
 
     fn errand(&self) -> Errand {
-        Errand { ticket: self.claim.ticket.clone(), ttl: self.claim.ttl, late: true }
+        Errand { ticket: self.claim.ticket.clone(), ttl: self.claim.ttl, late: true, has_ended: false }
     }
 
     fn withdraw(&self) {
@@ -60,7 +72,7 @@ impl Future for Attempt {
     type Output = Result<Acquired>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.closing.is_closed() {
+        if self.is_refused() {
             // Its token may have been released by whoever closed the client, and a token is never used after that.
             if self.stage == Stage::Sent {
                 self.withdraw();
@@ -81,7 +93,7 @@ impl Future for Attempt {
         // Out of the list first, then looked: whoever closed the client before that had it withdrawn, and whoever closes
         // it after that finds what becomes of the grant.
         self.waiting = None;
-        if matches!(answer, Ok(Acquired::Granted(_))) && self.closing.is_closed() {
+        if matches!(answer, Ok(Acquired::Granted(_))) && self.is_refused() {
             self.withdraw();
             return Poll::Ready(Err(Error::Closed));
         }
@@ -95,12 +107,12 @@ impl Future for Attempt {
 impl Attempt {
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> bool {
         if self.waiting.is_none() {
-            let rung = Box::pin(self.closing.rung.clone().notified_owned());
+            let rung = Box::pin(self.closing.rung_for(self.is_internal).clone().notified_owned());
             self.waiting = Some((rung, self.closing.pending(self.errand())));
         }
         // Listens first and looks then, or a closing in between would go unheard.
         let rung = self.waiting.as_mut().is_some_and(|(rung, _)| rung.as_mut().poll(cx).is_ready());
-        rung || self.closing.is_closed()
+        rung || self.is_refused()
     }
 }
 

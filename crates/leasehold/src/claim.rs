@@ -269,8 +269,8 @@ pub enum Converted {
 /// What a forced release found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// The labels of those who held it.
-    pub holders: Vec<Owner>,
+    /// Those who held it, with what was left of their TTLs.
+    pub holders: Vec<Holder>,
 }
 
 /// What an [adoption](crate::Locks::adopt) came to.
@@ -307,7 +307,7 @@ pub struct Status {
 }
 
 /// One who holds a name.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The label.
     pub owner: Owner,
@@ -319,6 +319,10 @@ pub struct Holder {
     pub remaining: Duration,
     /// On how many nodes it is held, on a store of several.
     pub nodes: Option<Nodes>,
+    /// How long ago the store granted it, or last converted it, by the store's clock. A store that keeps no time beside a
+    /// holder takes it from the fence, which follows its clock: then it is absent where the clock was set back since, and too
+    /// long by as much as the clock was set forward.
+    pub held_for: Option<Duration>,
 }
 
 /// How many nodes of a store hold something.
@@ -354,4 +358,15 @@ pub struct Waiter {
     pub owner: Owner,
     /// How much of it.
     pub share: Share,
+    /// How long ago it came, by the store's clock; with the limits of [`Holder::held_for`].
+    pub waiting_for: Option<Duration>,
+}
+
+/// How long ago a store gave this number, where its numbers follow its clock in µs since 1970.
+#[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
+pub(crate) fn age(number: u64, now_us: u64) -> Option<Duration> {
+    /// 2020-01-01. A lower number is no time: somebody wrote it by hand.
+    const EARLIEST_US: u64 = 1_577_836_800_000_000;
+    let age_us = now_us.checked_sub(number).filter(|_| number >= EARLIEST_US);
+    age_us.map(Duration::from_micros)
 }

@@ -1,18 +1,26 @@
-//! Closing a client: who is told, and what is withdrawn.
+//! Shutting a client down: draining, where no new lock is granted, and closing, where what is held is given back.
 
 use std::collections::HashMap;
 
 use tokio::sync::Notify;
 
 use crate::janitor::{Errand, Janitor};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
-/// Whether the client is closed, for those who wait; and what is under way, for whoever closes it.
+/// How far the shutdown is, for those who wait; and what is held or under way, for whoever shuts the client down.
 #[derive(Default)]
 pub(crate) struct Closing {
+    draining: AtomicBool,
     closed: AtomicBool,
+    /// Rung when the client is closed.
     pub(crate) rung: std::sync::Arc<Notify>,
+    /// Rung when no new lock is granted any more: the client is drained or closed.
+    refuses: std::sync::Arc<Notify>,
     pending: Mutex<(u64, HashMap<u64, Errand>)>,
+    /// How many leases this client holds, and how many of its releases are under way.
+    in_use: AtomicU64,
+    /// Rung when `in_use` falls to zero.
+    unused: Notify,
 }
 
 /// A request that has been sent and not answered.
@@ -27,9 +35,28 @@ impl Drop for Pending {
     }
 }
 
+/// Keeps a drain waiting for as long as it lives.
+pub(crate) struct InUse(Arc<Closing>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.ended();
+    }
+}
+
 impl Closing {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether a lock is not granted any more. One that running work needs (`is_internal`) is, until the client is closed.
+    pub(crate) fn refuses(&self, is_internal: bool) -> bool {
+        self.is_closed() || !is_internal && self.draining.load(Ordering::Acquire)
+    }
+
+    /// Rung when [`refuses`](Closing::refuses) may have become true.
+    pub(crate) fn rung_for(&self, is_internal: bool) -> &std::sync::Arc<Notify> {
+        if is_internal { &self.rung } else { &self.refuses }
     }
 
     /// Notes a request that is not answered at once, so that closing can withdraw it, whoever polls it or does not.
@@ -41,10 +68,48 @@ impl Closing {
         Pending { closing: self.clone(), number }
     }
 
+    /// Counts a lease that begins.
+    pub(crate) fn begun(&self) {
+        self.in_use.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts the end of one.
+    pub(crate) fn ended(&self) {
+        if self.in_use.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.unused.notify_waiters();
+        }
+    }
+
+    /// Has a drain wait for what is done between the end of a lease and the store's answer.
+    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+        self.begun();
+        InUse(self.clone())
+    }
+
+    /// Ends when this client holds no lease and no release is under way.
+    pub(crate) async fn unused(&self) {
+        loop {
+            // Listens first and looks then, or an end in between would go unheard.
+            let mut unused = std::pin::pin!(self.unused.notified());
+            unused.as_mut().enable();
+            if self.in_use.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            unused.await;
+        }
+    }
+
+    /// Grants no new lock from now on, and tells those who wait for one.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.refuses.notify_waiters();
+    }
+
     /// Tells those who wait, and has withdrawn what they asked for.
     pub(crate) fn close(&self, janitor: &Janitor) {
         self.closed.store(true, Ordering::Release);
         self.rung.notify_waiters();
+        self.refuses.notify_waiters();
         let pending = std::mem::take(&mut lock(&self.pending).1);
         pending.into_values().for_each(|errand| janitor.withdraw(errand));
     }

@@ -12,8 +12,10 @@ use crate::locks::Locks;
 use crate::password::Password;
 use crate::store::Store;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-use crate::store::file::File;
+use crate::store::file::{Access, File};
 use crate::store::memory::Memory;
+#[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+use crate::store::parameter;
 #[cfg(all(feature = "redis", not(shuttle)))]
 use crate::store::quorum::Quorum;
 #[cfg(all(feature = "redis", not(shuttle)))]
@@ -39,6 +41,7 @@ const KNOWN: &[&str] = &[
 /// |---|---|
 /// | `file:` | every process of this user on this machine, in `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold` |
 /// | `file:PATH` | the same in another directory |
+/// | `file:PATH?shared=group`, `?shared=all` | every process of this machine whose user is in the directory's group; of every user |
 /// | `redis://HOST:PORT/DB` | one Redis or Valkey server; also `rediss://…` (TLS), `redis+unix:///PATH`, `valkey://…`, `valkeys://…` |
 /// | `redlock:HOST,HOST,HOST` | a majority of independent Redis or Valkey servers (three or more); `redlocks:` for TLS |
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
@@ -81,17 +84,39 @@ pub struct Options {
     pub(crate) ttl: Ttl,
     pub(crate) hook: Option<Hook>,
     pub(crate) password: Option<Password>,
+    pub(crate) max_value_bytes: usize,
     /// The first value that was not valid, reported when it is time to connect.
     fault: Option<Error>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { owner: Owner::this_process(), ttl: Ttl::DEFAULT, hook: None, password: None, fault: None }
+        Options {
+            owner: Owner::this_process(),
+            ttl: Ttl::DEFAULT,
+            hook: None,
+            password: None,
+            max_value_bytes: Options::MAX_VALUE_BYTES,
+            fault: None,
+        }
     }
 }
 
 impl Options {
+    /// The most bytes that a value has where nothing is said: 1 MiB.
+    pub const MAX_VALUE_BYTES: usize = 1 << 20;
+
+    /// The most bytes that this client writes as one [cell](crate::Cells) or [cached](crate::cells::cache::Cache) value, as it is
+    /// kept; [1 MiB](Options::MAX_VALUE_BYTES) by default. A larger cell is [`Error::Invalid`], and nothing is sent. A larger
+    /// value that a cache has loaded goes to its caller and is not kept, with a warning in the log.
+    ///
+    /// A value is sent, compared and read as a whole, and a server or a file store does nothing else meanwhile: keep large
+    /// things elsewhere, and their place in a value. What is there already is read whatever its size.
+    pub fn max_value_bytes(mut self, bytes: usize) -> Self {
+        self.max_value_bytes = bytes;
+        self
+    }
+
     /// Who holds the locks, for people; `host:pid` by default.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
         self.set(|options| Owner::new(label).map(|owner| options.owner = owner))
@@ -153,6 +178,22 @@ impl Options {
         self.connecting(url).await
     }
 
+    /// Connects to the store at this URL if it exists. `None` stands for a `file:` store that nobody has used yet: it holds no
+    /// locks, and is not made. Every other store exists, or cannot be reached.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    ///
+    /// # Cancel safety
+    /// As [`connect`].
+    pub async fn connect_existing(self, url: &str) -> Result<Option<Locks>> {
+        match self.place(url)? {
+            #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+            Place::File(directory, access) if !File::exists(&directory, access)? => Ok(None),
+            _ => self.connecting(url).await.map(Some),
+        }
+    }
+
     /// In a box, so that opening a store, whichever it is, is compiled with this crate, and not again with each that connects.
     fn connecting(self, url: &str) -> BoxFuture<'_, Result<Locks>> {
         Box::pin(async move {
@@ -164,7 +205,7 @@ impl Options {
             let store: Arc<dyn Store> = match place {
                 Place::Memory => Arc::new(Memory::new(Clock::system()?)),
                 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-                Place::File(directory) => Arc::new(File::open(directory).await?),
+                Place::File(directory, access) => Arc::new(File::open_for(directory, access).await?),
                 #[cfg(all(feature = "redis", not(shuttle)))]
                 Place::Redis(url) => redis::open_with(&url, options.password.as_ref()).await?,
                 #[cfg(all(feature = "redis", not(shuttle)))]
@@ -180,9 +221,14 @@ impl Options {
     }
 
     /// What somebody should know before this URL is connected to: that its password would go to another machine in plain
-    /// text. [`connect`](Options::connect) logs it as a warning.
+    /// text, or that its path is relative. [`connect`](Options::connect) logs it as a warning.
     pub fn warning(&self, url: &str) -> Option<&'static str> {
         match self.place(url) {
+            #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+            Ok(Place::File(directory, _)) if directory.is_relative() => Some(
+                "the path of the `file:` store is relative: from another working directory it is another store, with \
+                 other locks; write an absolute path",
+            ),
             #[cfg(all(feature = "redis", not(shuttle)))]
             Ok(Place::Redis(url)) => Redis::warning(&url, self.password.as_ref()),
             #[cfg(all(feature = "redis", not(shuttle)))]
@@ -207,18 +253,33 @@ impl Options {
             "memory" if rest.is_empty() => Ok(Place::Memory),
             "memory" => refuse("memory:…", "nothing follows `memory:`"),
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-            "file" => Ok(Place::File(directory(rest)?)),
+            "file" => directory(rest).map(|(directory, access)| Place::File(directory, access)),
             #[cfg(all(feature = "redis", not(shuttle)))]
             "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" | "unix" => {
                 Ok(Place::Redis(url.to_owned()))
             }
             #[cfg(all(feature = "redis", not(shuttle)))]
             "redlock" | "redlocks" => Ok(Place::Redlock(url.to_owned())),
-            _ => {
-                let why = format!("no such store in this build; it has {}", KNOWN.join(", "));
+            other => {
+                let why = match feature_of(other) {
+                    Some(feature) => format!(
+                        "this build has no such store; turn on the feature `{feature}` of the crate `leasehold`"
+                    ),
+                    None => format!("no such store in this build; it has {}", KNOWN.join(", ")),
+                };
                 refuse(&format!("{scheme}:…"), &why)
             }
         }
+    }
+}
+
+/// The cargo feature that brings the store of a scheme. Only asked for a scheme that this build does not have.
+fn feature_of(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "file" if cfg!(target_os = "linux") => Some("file"),
+        "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" | "unix" | "redlock"
+        | "redlocks" => Some("redis"),
+        _ => None,
     }
 }
 
@@ -226,16 +287,16 @@ impl Options {
 pub(crate) enum Place {
     Memory,
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-    File(std::path::PathBuf),
+    File(std::path::PathBuf, Access),
     #[cfg(all(feature = "redis", not(shuttle)))]
     Redis(String),
     #[cfg(all(feature = "redis", not(shuttle)))]
     Redlock(String),
 }
 
-/// `file:`, `file:PATH`, `file:///PATH`. The path is taken as it is.
+/// `file:`, `file:PATH`, `file:///PATH`; a leading `~/` is the home directory. Nothing else in the path is decoded.
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-fn directory(rest: &str) -> Result<std::path::PathBuf> {
+fn directory(rest: &str) -> Result<(std::path::PathBuf, Access)> {
     let refuse = |why: &str| Err(Error::invalid("store URL", format!("file:{rest}"), why));
     let path = match rest.strip_prefix("//") {
         None => rest,
@@ -248,7 +309,32 @@ fn directory(rest: &str) -> Result<std::path::PathBuf> {
     if path.contains('\0') {
         return refuse("a path has no zero bytes");
     }
-    if path.is_empty() { File::default_directory() } else { Ok(path.into()) }
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut access = Access::User;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        access = match pair.split_once('=') {
+            Some(("shared", who)) => Access::parse(who).ok_or_else(|| {
+                Error::invalid("parameter in the store URL", pair, "it is `shared=group` or `shared=all`")
+            })?,
+            given => return Err(parameter::unknown(given.map_or(pair, |(name, _)| name), &["shared"])),
+        };
+    }
+    let path = match path.strip_prefix('~') {
+        _ if path.is_empty() && access != Access::User => {
+            return refuse("name the directory that users share, as in `file:/var/lib/locks?shared=group`");
+        }
+        _ if path.is_empty() => File::default_directory()?,
+        None => path.into(),
+        Some(below) if below.is_empty() || below.starts_with('/') => {
+            File::in_home(below.trim_start_matches('/'))?
+        }
+        Some(_) => {
+            return refuse(
+                "`~USER` is not expanded; write the path of that home directory, or `file:./~…` for a directory of this name",
+            );
+        }
+    };
+    Ok((path, access))
 }
 
 impl fmt::Debug for Options {

@@ -183,6 +183,12 @@ impl Conversion {
     fn converted(&self, client: &Arc<Client>, baton: Baton, grant: Grant, to: Share) -> Result<Upgrade> {
         let old = baton.held.tenancy().clone();
         let now = client.clock().now();
+        // The deadline is the one that this answer proves: conversions may each cost a millisecond of the claim, so an older
+        // proof is not carried over.
+        if grant.valid_until <= now {
+            client.keeper.declare(&old, Loss::Expired);
+            return Err(old.lost(old.end().unwrap_or(Loss::Expired)));
+        }
         old.let_go();
         // From here on the claim is the new owner's: what the old one leaves behind withdraws nothing.
         let Some(held) = baton.held.converted(grant, to) else {

@@ -16,6 +16,10 @@ use crate::tenancy::Tenancy;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
+/// The pause before a store that did not answer is asked again; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
 /// A lock that is held and not kept: for a script that takes it in one process, extends it in another and lets go in a
 /// third. It is taken as such ([`Mutex::lock_detached`](crate::Mutex::lock_detached)), or made of a lease that was kept until
 /// then ([`Lease::detach`](crate::Lease::detach)).
@@ -155,6 +159,7 @@ impl Detached {
     pub async fn extend(&mut self, ttl: Duration) -> Result<()> {
         let ttl = Ttl::new(ttl)?;
         self.client.check_open()?;
+        self.client.check_ttl("TTL", ttl)?;
         let unknown = |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "extend", why });
         match self.renew(ttl).await {
             Ok(()) if self.remaining().is_zero() => {
@@ -180,6 +185,7 @@ impl Detached {
     pub async fn release(mut self) -> Result<()> {
         self.client.check_open()?;
         let lasted = !self.remaining().is_zero();
+        let _in_use = self.client.closing.in_use();
         self.stage = Stage::Leaving;
         let answer = {
             let _pending = self.client.closing.pending(self.errand());
@@ -282,6 +288,38 @@ impl Detached {
         }
     }
 
+    /// Has the store keep the claim without its client until this deadline. Asks again until the store answers or the lease's
+    /// own deadline passes, and never gives the claim back: a request without an answer may have been executed.
+    pub(crate) async fn keep_until(mut self, until: Deadline) -> Result<()> {
+        self.stage = Stage::Loose;
+        let lease_end = self.valid_until.unwrap_or(until);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let now = self.client.clock().now();
+            let ttl = Ttl::new(until.since(now).max(Ttl::MIN.as_duration()))?;
+            let answer = self.client.in_time(self.client.store.detach(&self.ticket, ttl)).await;
+            let now = self.client.clock().now();
+            let why = match answer {
+                Ok(Renewed::Until(_)) => return Ok(()),
+                // It lasted to the end of the work, and may have expired since.
+                Ok(Renewed::Lost(_)) if now >= lease_end => "it was answered after the deadline".to_owned(),
+                Ok(Renewed::Lost(reason)) => {
+                    self.report_lost(reason);
+                    return Err(self.lost(reason));
+                }
+                Err(error) if error.is_outcome_unknown() || matches!(error, Error::Refused { .. }) => {
+                    error.to_string()
+                }
+                Err(error) => return Err(error),
+            };
+            if now >= lease_end || self.client.closing.is_closed() {
+                return Err(Error::Unknown { names: self.names().clone(), what: "keep", why });
+            }
+            self.client.clock().sleep_until(now.plus(pause).min(lease_end)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
     /// What only a keeper could do cannot be asked of it.
     pub(crate) fn refuse_max_hold(max_hold: Option<Duration>) -> Result<()> {
         let Some(max_hold) = max_hold else { return Ok(()) };
@@ -318,7 +356,7 @@ impl Detached {
 
     fn errand(&self) -> Errand {
         // Its acquire was answered, and a renewal that comes late makes nothing again.
-        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl, late: false }
+        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl, late: false, has_ended: false }
     }
 
     /// Of one that was kept until now: the loss of that is an event.

@@ -62,8 +62,8 @@ impl Options {
                 Ok(Report { store: "memory", findings })
             }
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-            Place::File(directory) => {
-                Ok(Report { store: "file", findings: crate::store::file::examine(&directory).await? })
+            Place::File(directory, access) => {
+                Ok(Report { store: "file", findings: crate::store::file::examine(&directory, access).await? })
             }
             #[cfg(all(feature = "redis", not(shuttle)))]
             Place::Redis(url) => Ok(Report {

@@ -21,7 +21,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
 /// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
 /// | [`Quorum`](Error::Quorum) | it counts as not held; after `extend`: as before | see what each node says |
-/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before; of a value: there is none | nothing, or extend again; look at the value |
+/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before; after `keep_for`: for that time, or until its TTL is over; of a value: there is none | nothing, or extend again; look at the value |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
 /// | [`Stale`](Error::Stale) | no longer | roll back: somebody who came later has written |
@@ -85,7 +85,7 @@ pub enum Error {
     Unknown {
         /// What was held.
         names: Names,
-        /// The operation: `release`, `release detached`, `extend`, `detach`, `upgrade` or `downgrade`; `change` for a value.
+        /// The operation: `release`, `release detached`, `extend`, `detach`, `keep`, `upgrade` or `downgrade`; `change` for a value.
         what: &'static str,
         /// What was seen.
         why: String,
@@ -172,7 +172,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The client was closed, or its runtime has shut down.
+    /// The client was closed, is being [drained](crate::Locks::drain), or its runtime has shut down.
     #[error("this client is closed; connect again")]
     Closed,
 
@@ -402,6 +402,11 @@ impl fmt::Display for UnknownText<'_> {
                 f,
                 "whether the lease on {names} was detached is unknown ({why}); it is held no more, and is being given \
                  back in the background"
+            ),
+            "keep" => write!(
+                f,
+                "whether the store keeps {names} taken is unknown ({why}); it is not given back: it stays taken for as long as \
+                 was asked, or until its TTL is over"
             ),
             "upgrade" | "downgrade" => write!(
                 f,

@@ -139,6 +139,17 @@ pub enum Event {
         /// What is left until the deadline.
         remaining: Duration,
     },
+    /// A renewal worked after one or more that got no answer.
+    RenewalRecovered {
+        /// What is held.
+        names: Names,
+        /// Its fence.
+        fence: Fence,
+        /// How many renewals had failed in a row.
+        failures: u64,
+        /// What is left until the new deadline.
+        remaining: Duration,
+    },
     /// A lease is held by no more nodes of its store than have to hold it: if one more of them fails, it is lost. Told once,
     /// and again if it comes to that again.
     Degraded {
@@ -219,6 +230,18 @@ impl Events {
         }
     }
 
+    /// A loss. One that the user brought about by closing the client is no error to the log.
+    pub(crate) fn lost(&self, names: &Names, fence: Fence, reason: Loss, held: Duration, is_closed: bool) {
+        let event = Event::Lost { names: names.clone(), fence, reason, held };
+        match reason {
+            Loss::Closed if is_closed => record_closed(names, fence, held),
+            _ => record(&event),
+        }
+        if let Some(line) = &self.hook {
+            line.send(event);
+        }
+    }
+
     /// An event is only made where there is a hook to hear it: this is on the way of every lock.
     pub(crate) fn acquired(&self, names: &Names, fence: Fence, waited: Duration, passed: bool) {
         metrics::counter!("leasehold_acquired_total").increment(1);
@@ -291,6 +314,12 @@ impl HookLine {
     }
 }
 
+fn record_closed(names: &Names, fence: Fence, held: Duration) {
+    metrics::counter!("leasehold_lost_total", "reason" => Loss::Closed.as_str()).increment(1);
+    metrics::histogram!("leasehold_hold_seconds").record(held);
+    tracing::info!(%names, %fence, ?held, "given back, since the client was closed");
+}
+
 pub(crate) fn record(event: &Event) {
     match event {
         // Recorded where they are made.
@@ -306,6 +335,9 @@ pub(crate) fn record(event: &Event) {
                 1 => tracing::warn!(%names, %fence, why, ?remaining, "a renewal got no answer; trying again"),
                 _ => tracing::debug!(%names, %fence, why, tries, ?remaining, "a renewal got no answer"),
             }
+        }
+        Event::RenewalRecovered { names, fence, failures, remaining } => {
+            tracing::info!(%names, %fence, failures, ?remaining, "renewed again");
         }
         Event::Degraded { names, fence, held, nodes, missing } => {
             metrics::counter!("leasehold_degraded_total").increment(1);

@@ -7,13 +7,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::claim::{Released, Ticket};
+use crate::claim::{Names, Released, Ticket};
 use crate::clock::{Clock, Deadline};
 use crate::error::Result;
 use crate::event::{Event, Events};
+use crate::fence::Fence;
 use crate::store::Store;
 use crate::sync::{Arc, spawn};
 use crate::ttl::Ttl;
@@ -27,6 +29,9 @@ pub(crate) struct Errand {
     /// Whether a request for this ticket may still be on its way. Then the ticket is withdrawn at once, and
     /// again when nothing can arrive any more: a release that overtakes its acquire would leave an orphan.
     pub(crate) late: bool,
+    /// Whether the user has let go of the lease. If the store says then that it is not held, it was taken away, and the end
+    /// of the work is confirmed.
+    pub(crate) has_ended: bool,
 }
 
 /// The way to the janitor.
@@ -42,6 +47,11 @@ enum Job {
         /// When it came up, which is what its TTL counts from, however long the janitor is behind.
         since: Deadline,
     },
+    /// Tells the other clients that the work under an evicted lease has ended.
+    ConfirmEnd {
+        names: Names,
+        fence: Fence,
+    },
     Report(oneshot::Sender<()>),
 }
 
@@ -51,6 +61,8 @@ const AT_ONCE_MAX: usize = 64;
 const SLOT_FOR: Duration = Duration::from_millis(250);
 /// How long one release may take before it is sent again.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
+/// How long a confirmation may take.
+const CONFIRM_MAX: Duration = Duration::from_secs(1);
 /// The pause after the first failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -66,6 +78,11 @@ impl Janitor {
     /// Takes an errand, from anywhere, at once. Where the runtime is gone, the TTL does it.
     pub(crate) fn withdraw(&self, errand: Errand) {
         let _ = self.sender.send(Job::Withdraw { errand, since: self.clock.now() });
+    }
+
+    /// Tells the other clients, once and without a retry, that the work under an evicted lease has ended.
+    pub(crate) fn confirm_end(&self, names: Names, fence: Fence) {
+        let _ = self.sender.send(Job::ConfirmEnd { names, fence });
     }
 
     /// Ends when every errand taken before has ended.
@@ -97,7 +114,11 @@ async fn work(store: Arc<dyn Store>, events: Events, mut jobs: mpsc::UnboundedRe
         match job {
             Some(Job::Withdraw { errand, since }) => {
                 open.insert(number);
-                under_way.push(desk.run(number, errand, since));
+                under_way.push(desk.run(number, errand, since).boxed());
+            }
+            Some(Job::ConfirmEnd { names, fence }) => {
+                open.insert(number);
+                under_way.push(desk.confirm_end(number, names, fence).boxed());
             }
             Some(Job::Report(report)) => {
                 reports.push_back((number, report));
@@ -134,7 +155,12 @@ impl Desk<'_> {
         let late_window = self.store.capabilities().late_window;
         let nothing_arrives_after = since.plus(late_window);
         let expired_by = nothing_arrives_after.plus(errand.ttl.as_duration());
-        self.release_until_answered(&errand, expired_by).await;
+        let released = self.release_until_answered(&errand, expired_by).await;
+        if let (Some(Released::NotHeld), true, Some(fence)) =
+            (released, errand.has_ended, errand.ticket.fence)
+        {
+            self.confirm_end(number, errand.ticket.names.clone(), fence).await;
+        }
         if errand.late && !late_window.is_zero() {
             self.store.clock().sleep_until(nothing_arrives_after).await;
             self.release_until_answered(&errand, expired_by).await;
@@ -142,22 +168,38 @@ impl Desk<'_> {
         number
     }
 
-    async fn release_until_answered(&self, errand: &Errand, expired_by: Deadline) {
+    /// A confirmation that is lost costs the operator who waits for it the time until the lease has run out.
+    async fn confirm_end(&self, number: u64, names: Names, fence: Fence) -> u64 {
+        let clock = self.store.clock();
+        tokio::select! {
+            biased;
+            sent = self.store.confirm_end(&names, fence) => {
+                if let Err(error) = sent {
+                    tracing::debug!(%names, %error, "nobody was told that the evicted lease has ended");
+                }
+            }
+            () = clock.sleep_until(clock.now().plus(CONFIRM_MAX)) => {}
+        }
+        number
+    }
+
+    async fn release_until_answered(&self, errand: &Errand, expired_by: Deadline) -> Option<Released> {
         let clock = self.store.clock();
         let mut pause = FIRST_PAUSE;
         while clock.now() < expired_by {
             let why = tokio::select! {
                 biased;
                 answer = self.release(errand) => match answer {
-                    Ok(_) => return,
+                    Ok(released) => return Some(released),
                     Err(why) => why,
                 },
-                () = clock.sleep_until(expired_by) => return,
+                () = clock.sleep_until(expired_by) => return None,
             };
             self.events.emit(Event::CleanupFailed { names: errand.ticket.names.clone(), why });
             clock.sleep_until(clock.now().plus(pause).min(expired_by)).await;
             pause = (pause * 2).min(PATIENCE_MAX);
         }
+        None
     }
 
     async fn release(&self, errand: &Errand) -> Result<Released, String> {

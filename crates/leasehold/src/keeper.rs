@@ -19,7 +19,7 @@ use crate::clock::{Clock, Deadline};
 use crate::error::Result;
 use crate::event::{Event, Loss};
 use crate::meeting::{Hall, Key};
-use crate::store::Store;
+use crate::store::{Notice, NoticeReceiver, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, spawn};
 use crate::tenancy::Tenancy;
 use crate::ttl::Ttl;
@@ -70,6 +70,7 @@ impl Keeper {
     /// Starts the keeper's task. It ends when the keeper is closed.
     pub(crate) fn start(store: Arc<dyn Store>, hall: Arc<Hall>) -> Self {
         let clock = store.clock().clone();
+        let notices = store.notices();
         let book =
             Book { due: BTreeMap::new(), rooms: BTreeMap::new(), wakes_at: Deadline::FAR, closed: false };
         let desk = Arc::new(Desk {
@@ -82,7 +83,7 @@ impl Keeper {
             ended: AtomicBool::new(false),
             end: Notify::new(),
         });
-        spawn(work(store, Farewell(desk.clone())));
+        spawn(work(store, notices, Farewell(desk.clone())));
         Keeper { desk }
     }
 
@@ -105,11 +106,12 @@ impl Keeper {
     /// Declares a loss, once: the book forgets it, the janitor withdraws what may be left of it, its seat at
     /// the meeting is free, whoever watches is woken, and the event goes out.
     pub(crate) fn declare(&self, tenancy: &Arc<Tenancy>, reason: Loss) {
+        let _in_use = tenancy.client.closing.in_use();
         if !tenancy.finish(reason) {
             return;
         }
         self.forget(tenancy);
-        tenancy.withdraw();
+        tenancy.withdraw(false);
         tenancy.client.hall.vacate(tenancy);
         tenancy.over.notify_waiters();
         // What no user has in hand is nobody's loss: a late grant, or a lease on its way.
@@ -121,12 +123,10 @@ impl Keeper {
     /// Tells of a loss, once.
     pub(crate) fn tell(&self, tenancy: &Tenancy, reason: Loss) {
         if tenancy.is_told_first() {
-            tenancy.client.events.emit(Event::Lost {
-                names: tenancy.names().clone(),
-                fence: tenancy.fence_shown(),
-                reason,
-                held: self.desk.clock.now().since(tenancy.granted_at),
-            });
+            let client = &tenancy.client;
+            let held = self.desk.clock.now().since(tenancy.granted_at);
+            let is_closed = client.closing.is_closed();
+            client.events.lost(tenancy.names(), tenancy.fence_shown(), reason, held, is_closed);
         }
     }
 
@@ -167,6 +167,21 @@ impl Desk {
         tenancy.due_ns.store(when.as_ns(), Ordering::Relaxed);
         book.due.insert((when, tenancy.id), tenancy.clone());
         self.wake_by(book, when);
+    }
+
+    /// Has the leases renewed at once that a notice says were evicted; all of them where a notice was missed. The notice
+    /// itself proves nothing: the renewal finds out whether a lease is lost.
+    fn heed(&self, notice: Option<Notice>) {
+        let is_meant = |tenancy: &Tenancy| match &notice {
+            Some(Notice::Evicted { name }) => tenancy.names().as_slice().contains(name),
+            Some(_) => false,
+            None => true,
+        };
+        let kept: Vec<Arc<Tenancy>> = lock(&self.book).due.values().cloned().collect();
+        let now = self.clock.now();
+        for tenancy in kept.iter().filter(|tenancy| tenancy.renews && is_meant(tenancy)) {
+            self.put(tenancy, now);
+        }
     }
 
     fn watch(&self, key: Key, when: Deadline) {
@@ -268,7 +283,7 @@ impl Drop for Farewell {
     }
 }
 
-async fn work(store: Arc<dyn Store>, farewell: Farewell) {
+async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, farewell: Farewell) {
     let desk = &*farewell.0;
     let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
     let mut under_way = FuturesUnordered::new();
@@ -302,8 +317,16 @@ async fn work(store: Arc<dyn Store>, farewell: Farewell) {
             biased;
             Some(()) = under_way.next() => {}
             () = desk.bell.notified() => {}
+            notice = next_notice(&mut notices) => desk.heed(notice),
             () = desk.clock.sleep_until(wakes_at) => {}
         }
+    }
+}
+
+async fn next_notice(notices: &mut Option<NoticeReceiver>) -> Option<Notice> {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -176,6 +176,7 @@ impl Lease {
     /// Dropped before the answer, the lease lasts at least as long as before.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let ttl = Ttl::new(ttl)?;
+        self.client().check_ttl("TTL", ttl)?;
         self.proof.tenancy.extend(ttl).await
     }
 
@@ -219,23 +220,55 @@ impl Lease {
     /// Dropped before its end, the lock is given back in the background. Once it has given the detached lease, that stays until
     /// it is released or its TTL is over.
     pub async fn detach(self, ttl: Duration) -> Result<Detached> {
-        Ttl::new(ttl)?;
+        let ttl = Ttl::new(ttl)?;
+        self.client().check_ttl("TTL", ttl)?;
         Detached::refuse_max_hold(self.proof.tenancy.max_hold())?;
-        self.leave_for(ttl).await
+        let _in_use = self.client().closing.in_use();
+        // Boxed: few leases need it.
+        Box::pin(self.set_loose()?.settle(ttl)).await
     }
 
-    /// The same where the limit on holding was on work that is over now.
-    pub(crate) async fn leave_for(mut self, ttl: Duration) -> Result<Detached> {
-        let ttl = Ttl::new(ttl)?;
+    /// Ends the lease and has the name stay taken for so long from now, also where this client and its process end before: for
+    /// work that is done and must not be done again before then. Zero is a [`release`](Lease::release). A `max_hold` does
+    /// not matter here: it limits the work, which is over.
+    ///
+    /// Unlike [`detach`](Lease::detach) it never gives the name back. The store is asked again until it answers or the
+    /// lease's own deadline passes; where no answer comes, the name stays taken for the time asked for, or, where the store
+    /// never executed the request, until the lease's TTL is over.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where the lease had ended before; [`Error::Unknown`] where the store did not confirm it in time;
+    /// [`Error::Invalid`] where the store does not keep a name for so long.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is polled, the lock is given back in the background. Dropped later, the name stays taken as where
+    /// no answer comes.
+    pub async fn keep_for(self, time: Duration) -> Result<()> {
+        let until = self.client().clock().now().plus(time);
+        self.keep_until(until).await
+    }
+
+    /// [`keep_for`](Lease::keep_for), up to this deadline.
+    pub(crate) async fn keep_until(self, until: Deadline) -> Result<()> {
+        let _in_use = self.client().closing.in_use();
+        let left = until.since(self.client().clock().now());
+        if left.is_zero() {
+            return self.release().await;
+        }
+        self.client().check_ttl("TTL", Ttl::new(left.max(Ttl::MIN.as_duration()))?)?;
+        // Boxed: few leases need it.
+        Box::pin(self.set_loose()?.keep_until(until)).await
+    }
+
+    /// Ends the lease. The value returned owns its claim.
+    fn set_loose(mut self) -> Result<Detached> {
         let reason = self.proof.loss();
         let baton = match (reason, self.baton.take_if(|_| reason.is_none())) {
             (None, Some(baton)) => baton,
             (reason, _) => return Err(self.proof.tenancy.lost(reason.unwrap_or(Loss::Released))),
         };
         self.proof.tenancy.let_go();
-        let leaving = baton.held.set_loose(self.proof.fence, self.proof.since)?;
-        // Boxed: few leases need it.
-        Box::pin(leaving.settle(ttl)).await
+        baton.held.set_loose(self.proof.fence, self.proof.since)
     }
 
     /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped). Where the work

@@ -54,6 +54,7 @@ pub mod clock;
 mod closing;
 mod connect;
 mod convert;
+mod departures;
 mod detached;
 #[cfg(not(shuttle))]
 pub mod doctor;
@@ -89,6 +90,7 @@ pub use claim::{
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
 pub use convert::Upgrade;
+pub use departures::{Departed, Departure, Departures};
 pub use detached::Detached;
 pub use error::{Error, NodeAnswer, NodeSaid, Result};
 pub use event::{Event, Loss};
@@ -106,7 +108,7 @@ pub use locks::Locks;
 pub use name::{IntoName, Name};
 pub use password::Password;
 pub use store::{Capabilities, Store};
-pub use token::{Owner, Token};
+pub use token::{Owner, OwnerProcess, Token};
 pub use ttl::Ttl;
 
 /// The examples of the documents compile and run.

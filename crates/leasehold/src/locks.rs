@@ -15,9 +15,11 @@ use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::connect::Options;
+use crate::departures::Departures;
 use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::Events;
+use crate::fence::Fence;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::kinds::all::All;
@@ -61,6 +63,9 @@ pub(crate) struct Client {
 
 /// How long a call that does not wait for anybody may take, whatever the store's own time-out is.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// How long [`Locks::close`] waits for the store.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// How long closing waits for a hook to hear the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -199,14 +204,34 @@ impl Locks {
         self.client.in_time(self.client.store.list(prefix, limit)).await
     }
 
-    /// Takes a name from whoever holds it. The holder is told at its next renewal; the next fence is higher
-    /// than any before, so a resource that checks fences is safe at once.
+    /// Takes a name from all who hold it. The next fence is higher than any before, so a resource that checks fences is
+    /// safe at once.
+    ///
+    /// The holders are told at once, where the store can push, and at their next renewal in any case. Until they know, and
+    /// until their work has ended, the next holder may be at work beside them: [`departures`](Locks::departures) waits for
+    /// that. (A lease without renewal is told when it is released.)
     ///
     /// # Cancel safety
     /// Dropped before the answer, it may or may not have happened; it can be repeated.
     pub async fn evict(&self, name: impl IntoName) -> Result<Evicted> {
         let name: Name = name.into_name()?;
         self.client.in_time(self.client.store.evict(&name)).await
+    }
+
+    /// Takes a name from the one holder with this fence, as [`inspect`](Locks::inspect) shows it: one of several readers, or
+    /// one of those who have permits. Where nobody holds it with this fence, nothing changes.
+    ///
+    /// # Cancel safety
+    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    pub async fn evict_holder(&self, name: impl IntoName, fence: Fence) -> Result<Evicted> {
+        let name: Name = name.into_name()?;
+        self.client.in_time(self.client.store.evict_holder(&name, fence)).await
+    }
+
+    /// Watches for the end of what evicted holders do. Make it before the [eviction](Locks::evict), so that it misses
+    /// nothing.
+    pub fn departures(&self) -> Departures {
+        Departures::new(self.client.clone())
     }
 
     /// Gives an end to a lock that has none, as a library leaves it that takes a lock in one step and sets its expiry in
@@ -252,8 +277,46 @@ impl Locks {
         self.client.janitor.done().await;
     }
 
-    /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or
-    /// their TTL has done it). Whoever still relies on one is told [`Loss::Closed`](crate::Loss::Closed); whoever
+    /// Grants no new lock from now on, and waits until the running work has let go of those it holds; at most so long.
+    ///
+    /// A lock that is asked for from now on, and one that is waited for, is [`Error::Closed`]. Leases that are held stay valid and
+    /// are renewed; they can be extended, converted, detached and released as before. A [re-entrant](Scope) lock
+    /// can be taken again by the owner who holds it. Values, counters, rate limits and caches work as before. The client cannot be
+    /// opened again.
+    ///
+    /// True where this client holds nothing any more. False where the time was over: what is held stays held until it is released,
+    /// or the client is [closed](Locks::close_within).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # use std::time::Duration;
+    /// # let locks = leasehold::connect("memory:").await?;
+    /// // On SIGTERM: up to 20 s for the running work, then up to 5 s to give back what is left.
+    /// if !locks.drain(Duration::from_secs(20)).await {
+    ///     eprintln!("some work did not end in time, and loses its locks");
+    /// }
+    /// locks.close_within(Duration::from_secs(5)).await;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// No new lock is granted from the first poll on; dropping the future only stops the waiting.
+    pub async fn drain(&self, limit: Duration) -> bool {
+        let Client { closing, hall, .. } = &*self.client;
+        closing.drain();
+        hall.close();
+        self.within(limit, async {
+            closing.unused().await;
+            self.settled().await;
+        })
+        .await
+    }
+
+    /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or their TTL has done
+    /// it), after 5 s at the latest. To wait longer or less, and to hear which it was, use
+    /// [`close_within`](Locks::close_within); to let running work finish first, [`drain`](Locks::drain).
+    ///
+    /// Whoever still relies on a lease is told [`Loss::Closed`](crate::Loss::Closed); whoever
     /// waits for one, or asks for one from now on, is told [`Error::Closed`], and what it had asked for is withdrawn. A hook gets a second to hear the last events.
     ///
     /// A [`Detached`] lease stays in the store; to be extended or released it is taken up again by another client.
@@ -263,17 +326,36 @@ impl Locks {
     /// # Cancel safety
     /// The client is closed at once; dropping the future only stops the waiting.
     pub async fn close(&self) {
+        self.close_within(CLOSE_MAX).await;
+    }
+
+    /// As [`close`](Locks::close), and waits for the store at most so long.
+    ///
+    /// True where the store has everything back. False where it did not answer in time: then what was held ends with its TTL, or
+    /// earlier, since the client goes on trying for as long as its runtime runs.
+    ///
+    /// # Cancel safety
+    /// As [`close`](Locks::close).
+    pub async fn close_within(&self, limit: Duration) -> bool {
         let Client { closing, hall, keeper, events, .. } = &*self.client;
         closing.close(&self.client.janitor);
         hall.close();
         keeper.close();
-        keeper.ended().await;
-        self.settled().await;
+        self.within(limit, async {
+            keeper.ended().await;
+            self.settled().await;
+            self.within(LAST_EVENTS, events.heard()).await;
+        })
+        .await
+    }
+
+    /// Whether it ended in time.
+    async fn within(&self, limit: Duration, work: impl Future<Output = ()>) -> bool {
         let clock = self.client.clock();
         tokio::select! {
             biased;
-            () = events.heard() => {}
-            () = clock.sleep_until(clock.now().plus(LAST_EVENTS)) => {}
+            () = work => true,
+            () = clock.sleep_until(clock.now().plus(limit)) => false,
         }
     }
 }
@@ -305,6 +387,18 @@ impl Client {
         if self.closing.is_closed() { Err(Error::Closed) } else { Ok(()) }
     }
 
+    /// Refuses a value that is larger than this client writes, before anything is sent.
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
+        let most = self.defaults.max_value_bytes;
+        if value.len() <= most {
+            return Ok(());
+        }
+        let why = format!(
+            "this client writes values of at most {most} bytes (`Options::max_value_bytes`); keep it elsewhere, and its place here"
+        );
+        Err(Error::invalid("value", format!("{} bytes", value.len()), why))
+    }
+
     /// Where values are kept, for this.
     pub(crate) fn cells(&self, what: &'static str) -> Result<&dyn CellStore> {
         let can = self.store.capabilities();
@@ -312,9 +406,26 @@ impl Client {
         self.store.cells().ok_or(Error::Unsupported { store: can.store, what, why })
     }
 
+    /// Refuses a time for which this store keeps no lock, before anything is sent.
+    pub(crate) fn check_ttl(&self, what: &'static str, ttl: Ttl) -> Result<()> {
+        let can = self.store.capabilities();
+        if ttl <= can.max_ttl {
+            return Ok(());
+        }
+        let why = format!(
+            "this {} store keeps a lock for at most {} (`max_ttl`); use a shorter time, or set `max_ttl` to more for every \
+             client of it",
+            can.store, can.max_ttl
+        );
+        Err(Error::invalid(what, ttl.to_string(), why))
+    }
+
     /// Refuses what this store cannot do, before anything is sent.
     pub(crate) fn check(&self, request: &Request) -> Result<()> {
-        self.check_open()?;
+        if self.closing.refuses(request.is_internal) {
+            return Err(Error::Closed);
+        }
+        self.check_ttl("TTL", request.terms.ttl)?;
         let can = self.store.capabilities();
         let unsupported = |what, why| Err(Error::Unsupported { store: can.store, what, why });
         match request.share {

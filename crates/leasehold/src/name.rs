@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 ///
 /// Invariants, checked once, here:
 /// - UTF-8, 1 to 255 bytes;
-/// - no control characters (they forge log lines and terminal output);
+/// - no control characters, and none that change the direction or the line of text (they forge log lines and terminal
+///   output);
 /// - no braces (they are the hash tags of Redis Cluster);
 /// - no `.` or `..` between slashes (a name may become a path).
 ///
@@ -57,10 +58,39 @@ impl Name {
         }
     }
 
+    /// A name that a store has kept, which may be older than the rule against characters that change the direction of text:
+    /// what is held under such a name can still be listed, and ends with its client or its TTL.
+    #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
+    pub(crate) fn stored(text: &str) -> Result<Self> {
+        let plain: String = text.chars().filter(|c| c.is_control() || !forges_output(*c)).collect();
+        match fault(&plain) {
+            Some(why) if !plain.is_empty() || text.is_empty() => Err(Error::invalid("name", text, why)),
+            _ => Ok(Name(text.into())),
+        }
+    }
+
     /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Characters that make a terminal or a log show something else than the text: control characters, those that embed, override
+/// or isolate a direction of text ("Trojan Source"), and the separators of lines and paragraphs.
+pub(crate) fn forges_output(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Text of others for people, with such characters escaped, as `\u{202e}`.
+pub(crate) fn write_escaped(f: &mut impl fmt::Write, text: &str) -> fmt::Result {
+    if !text.chars().any(forges_output) {
+        return f.write_str(text);
+    }
+    text.chars().try_for_each(|c| match forges_output(c) {
+        true => write!(f, "{}", c.escape_unicode()),
+        false => f.write_char(c),
+    })
 }
 
 fn fault(text: &str) -> Option<&'static str> {
@@ -70,8 +100,8 @@ fn fault(text: &str) -> Option<&'static str> {
     if text.len() > Name::BYTES_MAX {
         return Some("a name has at most 255 bytes; hash the longer part");
     }
-    if text.chars().any(char::is_control) {
-        return Some("a name has no control characters");
+    if text.chars().any(forges_output) {
+        return Some("a name has no control characters, nor any that change the direction of text");
     }
     if text.contains(['{', '}']) {
         return Some("a name has no braces; they mean something to Redis Cluster");
@@ -98,13 +128,13 @@ impl AsRef<str> for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        write_escaped(f, self.as_str())
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Name({})", self.as_str())
+        write!(f, "Name({self})")
     }
 }
 

@@ -147,7 +147,11 @@ impl Tenancy {
 
     /// Ends it. True for the one caller whose reason counts.
     pub(crate) fn finish(&self, loss: Loss) -> bool {
-        self.end.compare_exchange(0, loss.code(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        let ends = self.end.compare_exchange(0, loss.code(), Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if ends {
+            self.client.closing.ended();
+        }
+        ends
     }
 
     pub(crate) fn is_in_hand(&self) -> bool {
@@ -210,8 +214,16 @@ impl Tenancy {
         match answer {
             Renewed::Until(deadline) => {
                 self.unanswered.store(false, Ordering::Release);
-                self.failures.store(0, Ordering::Relaxed);
                 self.valid_until_ns.fetch_max(deadline.min(self.hold_end).as_ns(), Ordering::AcqRel);
+                let failures = self.failures.swap(0, Ordering::Relaxed);
+                if failures > 0 {
+                    self.client.events.emit(Event::RenewalRecovered {
+                        names: self.names().clone(),
+                        fence: self.fence_shown(),
+                        failures,
+                        remaining: self.remaining(self.client.clock().now()),
+                    });
+                }
             }
             // One that was on its way arrived behind the conversion, whose answer will tell what is so.
             Renewed::Lost(_) if self.converting.load(Ordering::SeqCst) => {}
@@ -262,13 +274,14 @@ impl Tenancy {
         Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire))
     }
 
-    fn errand(&self, late: bool) -> Errand {
-        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl(), late }
+    fn errand(&self, late: bool, has_ended: bool) -> Errand {
+        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl(), late, has_ended }
     }
 
-    /// Has the claim withdrawn in the background.
-    pub(crate) fn withdraw(&self) {
-        self.client.janitor.withdraw(self.errand(self.unanswered.load(Ordering::Acquire)));
+    /// Has the claim withdrawn in the background. `has_ended` says whether the user has let go of it.
+    pub(crate) fn withdraw(&self, has_ended: bool) {
+        let late = self.unanswered.load(Ordering::Acquire);
+        self.client.janitor.withdraw(self.errand(late, has_ended));
     }
 }
 
@@ -298,6 +311,7 @@ impl Held {
         room: Option<Key>,
         hold_end: Deadline,
     ) -> Self {
+        client.closing.begun();
         let tenancy = Arc::new(Tenancy {
             id: client.next_id(),
             client: client.clone(),
@@ -335,10 +349,12 @@ impl Held {
     }
 
     fn withdraw(&self) -> bool {
+        // A drain that sees no lease must find the withdrawal with the janitor.
+        let _in_use = self.tenancy.client.closing.in_use();
         let ends = self.tenancy.finish(Loss::Released);
         if ends {
             self.tenancy.client.keeper.forget(&self.tenancy);
-            self.tenancy.withdraw();
+            self.tenancy.withdraw(true);
             self.tenancy.client.hall.vacate(&self.tenancy);
         }
         ends
@@ -363,12 +379,11 @@ impl Held {
     /// It has no room at the meeting: its terms may be another's, and it is not passed on.
     pub(crate) fn converted(self, grant: Grant, to: Share) -> Option<Held> {
         let old = &self.tenancy;
+        let _in_use = old.client.closing.in_use();
         if !old.finish(Loss::Released) {
             return None;
         }
         let ticket = Ticket { share: to, ..old.ticket.clone() };
-        // What was proven before the conversion goes on being true.
-        let grant = Grant { valid_until: grant.valid_until.max(old.valid_until()), ..grant };
         let terms = Terms { ttl: old.ttl(), renews: old.renews, max_hold: None };
         let held = Held::until(&old.client, ticket, grant, terms, None, old.hold_end);
         held.tenancy.longest_ttl_ms.fetch_max(old.longest_ttl().as_ms(), Ordering::AcqRel);
@@ -381,6 +396,7 @@ impl Held {
     /// Gives the claim back to the store.
     pub(crate) async fn release(self, fence: Fence) -> Result<()> {
         let tenancy = self.tenancy.clone();
+        let _in_use = tenancy.client.closing.in_use();
         if !tenancy.finish(Loss::Released) {
             let reason = tenancy.end().unwrap_or(Loss::Expired);
             return Err(tenancy.lost(reason));
@@ -393,7 +409,14 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.withdraw();
+        if self.withdraw() {
+            return;
+        }
+        // The user has let go of a lease that was taken away: whoever took it may wait for this.
+        let Tenancy { client, ticket, fence, .. } = &*self.tenancy;
+        if let Some(Loss::Deleted | Loss::Taken | Loss::Gone) = self.tenancy.end() {
+            client.janitor.confirm_end(ticket.names.clone(), *fence);
+        }
     }
 }
 
@@ -415,7 +438,7 @@ impl Unsettled<'_> {
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let _pending = tenancy.client.closing.pending(tenancy.errand(false));
+                let _pending = tenancy.client.closing.pending(tenancy.errand(false, true));
                 let enough = tenancy.clock().now().plus(tenancy.ttl().third().min(PATIENCE_MAX));
                 tokio::select! {
                     biased;
@@ -431,6 +454,7 @@ impl Unsettled<'_> {
             }
             Ok(Released::NotHeld) => {
                 self.answered = true;
+                tenancy.client.janitor.confirm_end(tenancy.names().clone(), tenancy.fence);
                 let now = tenancy.clock().now();
                 let why = if tenancy.client.closing.is_closed() {
                     // Whoever closed the client had it released too, and that may have come first.
@@ -467,7 +491,7 @@ impl Unsettled<'_> {
 impl Drop for Unsettled<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.tenancy.withdraw();
+            self.tenancy.withdraw(true);
         }
         self.vacate();
     }

@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::name::{forges_output, write_escaped};
 
 /// The label of a holder, for people: `host:pid` unless the user says otherwise.
 ///
 /// Invariants, checked once, here:
 /// - UTF-8, 1 to 128 bytes;
-/// - no control characters, so that it can be printed to a terminal or a log as it is.
+/// - no control characters, and none that change the direction of text, so that it can be printed to a terminal or a log as it
+///   is. (Where a store has a label with such characters, it is shown with them escaped, and may be longer.)
 ///
 /// Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,8 +28,8 @@ impl Owner {
             "a label has at least one character"
         } else if label.len() > Owner::BYTES_MAX {
             "a label has at most 128 bytes"
-        } else if label.chars().any(char::is_control) {
-            "a label has no control characters"
+        } else if label.chars().any(forges_output) {
+            "a label has no control characters, nor any that change the direction of text"
         } else {
             return Ok(Owner(label.into()));
         };
@@ -36,17 +38,80 @@ impl Owner {
 
     /// `host:pid` of this process.
     pub fn this_process() -> Self {
-        let system = rustix::system::uname();
-        let host: String =
-            system.nodename().to_string_lossy().chars().filter(|c| !c.is_control()).take(64).collect();
-        let host = if host.is_empty() { "localhost" } else { host.as_str() };
-        Owner(format!("{host}:{}", std::process::id()).into())
+        Owner(format!("{}:{}", host(), std::process::id()).into())
+    }
+
+    /// `host:pid (user: command)` of a process on this machine, for operators. What does not fit is cut off, and characters
+    /// that a label cannot have are replaced. [`process`](Owner::process) reads it back.
+    pub fn of_process(pid: u32, user: &str, command: &str) -> Self {
+        const USER_MAX: usize = 32;
+        let head = host() + &format!(":{pid}");
+        // The first `: ` ends the user.
+        let user = cut(&printable(user).replace(':', "_"), USER_MAX);
+        let around = " (".len() + user.len() + ": ".len() + ")".len();
+        match Owner::BYTES_MAX.checked_sub(head.len() + around).filter(|room| *room > "…".len()) {
+            Some(room) => Owner(format!("{head} ({user}: {})", cut(&printable(command), room)).into()),
+            None => Owner(head.into()),
+        }
+    }
+
+    /// The process that the label names, if it is `host:pid` or `host:pid (user: command)`: what
+    /// [`this_process`](Owner::this_process) and [`of_process`](Owner::of_process) make. `None` for any other text.
+    pub fn process(&self) -> Option<OwnerProcess> {
+        let (head, details) = match self.0.split_once(" (") {
+            Some((head, rest)) => (head, Some(rest.strip_suffix(')')?.split_once(": ")?)),
+            None => (&*self.0, None),
+        };
+        let (host, pid) = head.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
+        let pid = pid.parse().ok().filter(|_| pid.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let (user, command) = details.unzip();
+        Some(OwnerProcess {
+            host: host.to_owned(),
+            pid,
+            user: user.map(str::to_owned),
+            command: command.map(str::to_owned),
+        })
     }
 
     /// The text of the label.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// A process, as its label names it: see [`Owner::process`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OwnerProcess {
+    /// The name of its machine.
+    pub host: String,
+    /// Its number there.
+    pub pid: u32,
+    /// The user it runs as.
+    pub user: Option<String>,
+    /// What it runs, without arguments.
+    pub command: Option<String>,
+}
+
+fn host() -> String {
+    let system = rustix::system::uname();
+    let host: String =
+        system.nodename().to_string_lossy().chars().filter(|c| !forges_output(*c)).take(64).collect();
+    if host.is_empty() { "localhost".to_owned() } else { host }
+}
+
+/// With `?` for each character that a label cannot have.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if forges_output(c) { '?' } else { c }).collect()
+}
+
+/// At most so many bytes, with `…` where something is missing.
+fn cut(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let end = (0..=bytes_max - "…".len()).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}…", &text[..end])
 }
 
 impl fmt::Display for Owner {
@@ -116,7 +181,10 @@ impl Token {
         if secret.len() != SECRET_DIGITS || !secret.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(refuse());
         }
-        Owner::new(label)?;
+        // A label that could forge output is escaped where it is shown: the token must still be known by what it is.
+        if label.is_empty() || label.len() > Owner::BYTES_MAX || label.chars().any(char::is_control) {
+            return Err(refuse());
+        }
         Ok(Token(text.into()))
     }
 
@@ -127,7 +195,9 @@ impl Token {
 
     /// The label of the owner.
     pub fn owner(&self) -> Owner {
-        Owner(self.label().into())
+        let mut shown = String::new();
+        let _ = write_escaped(&mut shown, self.label());
+        Owner(shown.into())
     }
 
     fn label(&self) -> &str {
@@ -137,12 +207,60 @@ impl Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token(…@{})", self.label())
+        write!(f, "Token(…@{self})")
     }
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
+        write_escaped(f, self.label())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_of_a_process_is_read_back() {
+        let long = "x".repeat(300);
+        for (user, command, read_user, read_command) in [
+            ("alice", "backup.sh", "alice", "backup.sh"),
+            ("alice", "a (b): c)", "alice", "a (b): c)"),
+            ("a:b", "two words", "a_b", "two words"),
+            ("", "", "", ""),
+            ("anna\n", "tab\tand\u{202e}turn", "anna?", "tab?and?turn"),
+            ("zoë", &long, "zoë", "x…"),
+            (&long, "cut", "x…", "cut"),
+        ] {
+            let label = Owner::of_process(4_711, user, command);
+            assert!(label.as_str().len() <= Owner::BYTES_MAX, "{label}");
+            assert_eq!(Owner::new(label.as_str()).ok().as_ref(), Some(&label), "it is a valid label");
+            let process = label.process().unwrap_or_else(|| panic!("{label} is not read"));
+            assert_eq!((process.host, process.pid), (host(), 4_711));
+            let same = |read: Option<String>, expected: &str| match expected.strip_suffix('…') {
+                Some(start) => read.is_some_and(|it| it.starts_with(start) && it.ends_with('…')),
+                None => read.as_deref() == Some(expected),
+            };
+            assert!(same(process.user, read_user) && same(process.command, read_command), "{label}");
+        }
+        let this = Owner::this_process().process();
+        assert_eq!(this.map(|it| (it.pid, it.user)), Some((std::process::id(), None)));
+    }
+
+    #[test]
+    fn free_text_names_no_process() {
+        for label in [
+            "anna",
+            "anna: at work",
+            "web1:",
+            ":12",
+            "web1:+12",
+            "web1:12 (anna)",
+            "web1:12 (a: b",
+            "x (a: b)",
+        ] {
+            assert_eq!(Owner::new(label).ok().and_then(|label| label.process()), None, "{label}");
+        }
     }
 }

@@ -44,7 +44,10 @@ impl Ttl {
         }
     }
 
-    /// From what [`as_ms`](Ttl::as_ms) gave.
+    /// The TTL that [`as_ms`](Ttl::as_ms) gave.
+    ///
+    /// It raises what lies below the minimum, so the time that a claim has left is never read with it: see
+    /// [`validity_of`](Ttl::validity_of).
     pub(crate) fn from_ms(ms: u64) -> Self {
         Ttl { ms: ms.clamp(Ttl::MIN.ms, Ttl::MAX.ms) }
     }
@@ -61,18 +64,29 @@ impl Ttl {
 
     /// What clocks may differ by over one TTL: 1 % of it, and 2 ms.
     pub fn drift(self) -> Duration {
-        self.as_duration() / 100 + Duration::from_millis(2)
+        drift(self.as_duration())
     }
 
     /// How long a holder may believe in a grant, counted from before the request: the TTL less drift.
     pub fn validity(self) -> Duration {
-        self.as_duration() - self.drift()
+        Ttl::validity_of(self.as_duration())
+    }
+
+    /// How long a holder may believe in a claim that the store keeps for another `remaining`, counted from before the request:
+    /// what is left less drift, down to zero. Nothing is rounded up, since a claim near its end has less left than the shortest
+    /// TTL.
+    pub(crate) fn validity_of(remaining: Duration) -> Duration {
+        remaining.saturating_sub(drift(remaining))
     }
 
     /// A third of the TTL: when a lease is renewed, and how often a waiter shows itself.
     pub fn third(self) -> Duration {
         self.as_duration() / 3
     }
+}
+
+fn drift(time: Duration) -> Duration {
+    time / 100 + Duration::from_millis(2)
 }
 
 impl Default for Ttl {

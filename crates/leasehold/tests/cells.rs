@@ -51,6 +51,27 @@ fn a_counter_is_added_to_and_says_what_it_comes_to() {
     });
 }
 
+/// An update has a connection of its own while it is under way, and there are few of them.
+#[test]
+fn updates_that_are_kept_and_not_polled_do_not_block_other_updates() {
+    on_every_store_and_server(|a, _| async move {
+        let cells: Vec<_> = (0..6).map(|i| a.cells().bytes(format!("x:{i}"))).collect();
+        let mut kept: Vec<_> = cells.iter().map(|cell| Box::pin(cell.update(|_| vec![1]))).collect();
+        for update in &mut kept {
+            let _ = common::polled_once(update.as_mut()).await;
+        }
+        let other = a.cells().bytes("y");
+        let start = std::time::Instant::now();
+        while let Err(error) = other.update(|_| vec![1]).await {
+            assert!(start.elapsed() < secs(20), "it waits for futures that nobody polls: {error}");
+        }
+        drop(kept);
+        for cell in cells.iter().chain([&other]) {
+            cell.delete().await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_cell_is_compared_and_set() {
     on_every_store_and_server(|a, b| async move {

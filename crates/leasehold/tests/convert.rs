@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::stores::{in_line, on_every_store, on_every_store_and_server, plain_client, waiting};
-use common::{Mood, Moody, client, ms, secs};
+use common::{Mood, Moody, client, ms, scaled, secs};
 use leasehold::{Clock, Error, Event, Lease, Loss, Options, Share, Upgrade};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -135,6 +135,36 @@ fn a_lease_that_was_lost_is_not_converted() {
             assert!(other.is_valid());
             other.release().await.unwrap();
         }
+    });
+}
+
+/// The store has less than 10 ms left of the claim when it converts it: the writer's deadline comes from that, not from the
+/// shortest TTL. The next writer waits in the queue, so the store admits it as soon as the claim expires.
+#[test]
+fn an_upgrade_near_the_end_of_a_lease_never_leaves_two_valid_writers() {
+    on_every_store_and_server(|a, b| async move {
+        let start = std::time::Instant::now();
+        let (mut upgrades, mut two_writers) = (0, 0);
+        for attempt in 0.. {
+            if upgrades >= scaled(500) || start.elapsed() > secs(60) {
+                break;
+            }
+            let rwlock = a.rwlock("x").ttl(ms(40)).no_renewal().min_validity(ms(0));
+            let Ok(reader) = rwlock.read().await else { continue };
+            let next = tokio::spawn(b.rwlock("x").write());
+            tokio::time::sleep(reader.remaining().saturating_sub(ms(1 + attempt % 5))).await;
+            let writer = match reader.upgrade().await {
+                Ok(Upgrade::Granted(writer)) => Some(writer),
+                Ok(Upgrade::Refused(_)) | Err(_) => None,
+            };
+            let next = next.await.unwrap().unwrap();
+            upgrades += u64::from(writer.is_some());
+            two_writers += u64::from(writer.is_some_and(|writer| writer.is_valid()) && next.is_valid());
+            next.release().await.unwrap();
+        }
+        println!("{upgrades} upgrades near the end of a lease, {two_writers} with two valid writers");
+        assert!(upgrades > 0, "no upgrade was granted");
+        assert_eq!(two_writers, 0, "of {upgrades} upgrades");
     });
 }
 

@@ -14,7 +14,7 @@ use leasehold_lab::{Kind, Server, Setup};
 
 /// What a user needs who does nothing but lock.
 const LOCKS: &str = "~lock:* ~{lock:* resetchannels &{lock:}:* -@all +eval +evalsha +get +set +del +exists +type \
-                     +pexpire +pttl +time +publish +subscribe +scan +hget +hset +hsetnx +hdel +hlen +hincrby \
+                     +pexpire +pttl +time +publish +pubsub|numsub +subscribe +scan +hget +hset +hsetnx +hdel +hlen +hincrby \
                      +lindex +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrem +zrange \
                      +zremrangebyscore +zscore +ping";
 
@@ -183,6 +183,22 @@ async fn the_rights_that_are_lacking_are_named() {
     }
 }
 
+/// Locks work without it.
+#[tokio::test]
+async fn a_missing_right_to_count_subscribers_is_a_caution() {
+    for kind in Kind::ALL {
+        let rules = LOCKS.replace("+pubsub|numsub ", "");
+        let server = Setup::new(kind)
+            .line("appendonly yes")
+            .user("default", &format!("on nopass {rules} +acl|whoami"))
+            .start()
+            .unwrap();
+        let (verdict, text) = on(&report_on(&server).await, "rights");
+        assert_eq!(verdict, Verdict::Caution, "{text}");
+        assert!(text.ends_with("→ `ACL SETUSER default +pubsub|numsub`"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn a_fence_that_runs_ahead_wants_care_and_a_key_in_its_place_is_bad() {
     let server = Setup::new(Kind::Redis).line("appendonly yes").start().unwrap();
@@ -213,10 +229,10 @@ async fn what_cannot_be_reached_or_does_not_let_us_in_is_an_error_like_any_other
 async fn a_directory_of_ones_own_is_good_and_its_clients_are_counted() {
     let home = home_in_memory("doctor");
     let url = format!("file:{}", home.path().display());
+    let store = File::open(home.path()).await.unwrap();
     let report = examine(&url).await.unwrap();
     assert_eq!((report.store, report.verdict()), ("file", Verdict::Good), "{report:#?}");
     assert!(on(&report, "file system").1.contains("tmpfs"), "{report:#?}");
-    let store = File::open(home.path()).await.unwrap();
     // A lock that nobody has: its owner is dead.
     let dead = home.path().join("clients/00000000000000aa.lock");
     std::fs::write(&dead, "").unwrap();
@@ -228,4 +244,22 @@ async fn a_directory_of_ones_own_is_good_and_its_clients_are_counted() {
     assert!(on(&examine(&url).await.unwrap(), "clients").1.starts_with("1 alive →"));
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     assert!(matches!(examine(&url).await, Err(Error::Refused { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_under_two_names_is_no_two_nodes() {
+    let nodes: Vec<Server> = (0..2).map(|_| Server::start(Kind::Redis).unwrap()).collect();
+    let port = nodes[0].addr().port();
+    let [a, b] = [0, 1].map(|place| nodes[place].addr().to_string());
+    let url = format!("redlock:{a},localhost:{port},{b}?quarantine=off&timeout=3000");
+    let report = examine(&url).await.unwrap();
+    assert_eq!(report.verdict(), Verdict::Bad, "{report:#?}");
+    let named = |finding: &&Finding| finding.what.contains("is the same server as");
+    let finding = report.findings.iter().find(named).unwrap();
+    assert!(finding.what.contains(&format!("localhost:{port} is the same server as {a}")), "{finding:?}");
+    assert_eq!(finding.verdict, Verdict::Bad);
+    assert!(
+        !report.findings.iter().any(|finding| finding.what.contains("3 of 3 nodes can vote")),
+        "{report:#?}"
+    );
 }

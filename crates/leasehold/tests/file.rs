@@ -84,7 +84,7 @@ async fn a_store_is_found_by_its_url() {
         assert_eq!(locks.capabilities().store, "file");
     }
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1, "all of them are one directory");
-    for odd in ["a b", "a%20b", "a?b=c", "a#b", "ä", "a'b\"c"] {
+    for odd in ["a b", "a%20b", "a~", "a#b", "ä", "a'b\"c"] {
         leasehold::connect(&format!("file:{path}/{odd}")).await.unwrap();
         assert!(home.path().join(odd).join("locks.db").is_file(), "the path is taken as it is: {odd}");
     }
@@ -92,6 +92,10 @@ async fn a_store_is_found_by_its_url() {
         ("file://elsewhere/a", "on this machine"),
         ("file://a", "on this machine"),
         ("file:a\0b", "zero bytes"),
+        ("file:/a?b=c", "there is no such parameter; it is one of shared"),
+        ("file:/a?shared=some", "it is `shared=group` or `shared=all`"),
+        ("file:?shared=all", "name the directory that users share"),
+        ("file:~alice/a", "`~USER` is not expanded"),
     ] {
         let error = leasehold::connect(bad).await.unwrap_err();
         assert!(

@@ -660,27 +660,27 @@ fn files_of_others_or_open_to_others_are_refused_and_left_as_they_are() {
         (
             "mode_755",
             |path| set_mode(path, 0o755),
-            &["/locks` is open to other users (mode 755)", "`chmod 700` it"],
+            &["/locks` is open to other users (mode 755)", "`chmod 700 /"],
         ),
         (
             "mode_770",
             |path| set_mode(path, 0o770),
-            &["/locks` is open to other users (mode 770)", "`chmod 700` it"],
+            &["/locks` is open to other users (mode 770)", "`chmod 700 /"],
         ),
         (
             "mode_of_database",
             |path| set_mode(&path.join("locks.db"), 0o644),
-            &["/locks/locks.db` is open to other users (mode 644)", "`chmod 600` it"],
+            &["/locks/locks.db` is open to other users (mode 644)", "`chmod 600 /"],
         ),
         (
             "mode_of_gate",
             |path| set_mode(&path.join("gate"), 0o666),
-            &["/locks/gate` is open to other users (mode 666)", "`chmod 600` it"],
+            &["/locks/gate` is open to other users (mode 666)", "`chmod 600 /"],
         ),
         (
             "mode_of_clients",
             |path| set_mode(&path.join("clients"), 0o777),
-            &["/locks/clients` is open to other users (mode 777)", "`chmod 700` it"],
+            &["/locks/clients` is open to other users (mode 777)", "`chmod 700 /"],
         ),
         (
             "directory_is_a_link",

@@ -16,8 +16,18 @@ fn is_clear(error: &Error, what: &str) -> bool {
     matches!(error, Error::Invalid { what: named, .. } if *named == what)
         && text.len() < 1_000
         && text.starts_with(&format!("invalid {what}"))
-        && !text.chars().any(char::is_control)
+        && !text.chars().any(forges_output)
 }
+
+/// Control characters, directions of text, and separators of lines: a terminal shows something else than the text.
+fn forges_output(c: char) -> bool {
+    c.is_control() || FORGING.contains(&c)
+}
+
+const FORGING: [char; 14] = [
+    '\u{061C}', '\u{200E}', '\u{200F}', '\u{2028}', '\u{2029}', '\u{202A}', '\u{202B}', '\u{202C}',
+    '\u{202D}', '\u{202E}', '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',
+];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
@@ -28,7 +38,7 @@ proptest! {
             Ok(name) => {
                 prop_assert_eq!(name.as_str(), &text);
                 prop_assert!((1..=255).contains(&text.len()));
-                let forbidden = |c: char| c.is_control() || matches!(c, '{' | '}');
+                let forbidden = |c: char| forges_output(c) || matches!(c, '{' | '}');
                 prop_assert!(!text.contains(forbidden));
             }
             Err(error) => prop_assert!(is_clear(&error, "name"), "{}", error),
@@ -197,6 +207,27 @@ fn the_names_that_break_others_are_refused() {
     assert!(Name::from_bytes(b"\xff\xfe").is_err());
     for good in ["x", "orders:42", "Zählung", "a/b", "a..b", "名前", &"x".repeat(255)] {
         assert!(Name::new(good).is_ok(), "{good}");
+    }
+}
+
+#[test]
+fn characters_that_change_the_direction_of_text_are_refused_and_those_of_others_are_escaped() {
+    for c in FORGING {
+        let text = format!("a{c}b");
+        assert!(is_clear(&Name::new(&text).unwrap_err(), "name"));
+        assert!(is_clear(&Owner::new(&text).unwrap_err(), "owner label"));
+        // As another program may have written it into the store.
+        let token = Token::parse(&format!("{}@{text}", "0123456789abcdef".repeat(2))).unwrap();
+        assert_eq!(token.owner().as_str(), format!("a{}b", c.escape_unicode()));
+        for shown in [token.to_string(), format!("{token:?}"), token.owner().to_string()] {
+            assert!(!shown.contains(forges_output) && shown.contains("\\u{"), "{shown}");
+        }
+    }
+    for good in ["שלום", "مرحبا", "a\u{200d}b"] {
+        assert!(
+            Name::new(good).is_ok() && Owner::new(good).is_ok(),
+            "letters that run from right to left: {good}"
+        );
     }
 }
 

@@ -8,8 +8,9 @@ use leasehold_testkit as common;
 use std::collections::BTreeMap;
 
 use common::fleet::{CALM, Fleet};
-use common::{home_in_memory, secs};
-use leasehold::{Error, Locks, Result};
+use common::stores::{in_line, on_a_server, on_every_store_and_server};
+use common::{home_in_memory, ms, secs};
+use leasehold::{Error, Locks, Result, Status};
 use leasehold_lab::{Kind, Server};
 
 const PAGE: &str = include_str!("../../../docs/kinds.md");
@@ -123,4 +124,46 @@ async fn the_page_says_what_the_stores_do() {
         }
         locks.close().await;
     }
+}
+
+/// Since when, by the store's clock: not less than the test slept, and not more than it took (with room for two clocks).
+async fn status_says_since_when(a: Locks, b: Locks, has_line: bool) {
+    let start = tokio::time::Instant::now();
+    let lease = a.mutex("x").lock().await.unwrap();
+    let first = a.inspect("x").await.unwrap().unwrap().holders[0].held_for.expect("since when it is held");
+    assert!(first <= start.elapsed() + secs(1), "{first:?}");
+    let waiting = tokio::spawn(b.mutex("x").lock());
+    let status = match has_line {
+        true => in_line(&a, "x", 1).await,
+        false => a.inspect("x").await.unwrap().unwrap(),
+    };
+    let came = tokio::time::Instant::now();
+    tokio::time::sleep(ms(100)).await;
+    let later = a.inspect("x").await.unwrap().unwrap();
+    let since = |status: &Status| status.holders[0].held_for.unwrap();
+    assert!(since(&later) >= since(&status) + ms(90), "{status:?} {later:?}");
+    assert!(since(&later) <= start.elapsed() + secs(1), "{later:?}");
+    if has_line {
+        let waited = later.waiters[0].waiting_for.expect("since when it waits");
+        assert!(waited >= came.elapsed() - ms(90) && waited <= start.elapsed() + secs(1), "{later:?}");
+    }
+    // A renewal changes nothing about it.
+    lease.extend(secs(60)).await.unwrap();
+    assert!(since(&a.inspect("x").await.unwrap().unwrap()) >= since(&later));
+    lease.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[test]
+fn a_status_says_since_when_a_name_is_held_and_waited_for() {
+    on_every_store_and_server(|a, b| status_says_since_when(a, b, true));
+    on_a_server("?scripts=off", |a, b| status_says_since_when(a, b, false));
+}
+
+#[tokio::test]
+async fn a_status_of_a_quorum_says_since_when_a_name_is_held_and_waited_for() {
+    let fleet = Fleet::start(3);
+    let a = leasehold::connect(&fleet.url(CALM)).await.unwrap();
+    let b = leasehold::connect(&fleet.url(CALM)).await.unwrap();
+    status_says_since_when(a, b, true).await;
 }

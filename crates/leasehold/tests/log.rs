@@ -30,6 +30,16 @@ fn the_log_tells_of_a_loss_and_never_shows_a_secret() {
         "{log}"
     );
     assert!(log.contains("WARN") && log.contains("a renewal got no answer; trying again"), "{log}");
+    page.taken();
+    paused_runtime().block_on(async {
+        let (locks, _) = common::two_clients();
+        let lease = locks.mutex("x").lock().await.unwrap();
+        locks.close().await;
+        assert!(!lease.is_valid());
+    });
+    let closed = page.text();
+    assert!(closed.contains("INFO") && closed.contains("since the client was closed"), "{closed}");
+    assert!(!closed.contains("ERROR"), "closing is no error: {closed}");
     // 32 hex digits in a row would be the secret part of a token.
     let longest = log.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max().unwrap();
     assert!(longest < 20, "{log}");

@@ -117,6 +117,24 @@ async fn one_failed_renewal_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_that_works_after_failures_is_one_event_with_their_number() {
+    let store = Moody::new(Clock::tokio());
+    let (locks, mut events) = overheard(&store);
+    let lease = locks.mutex("x").lock().await.unwrap();
+    store.failing_renewals.store(3, Ordering::SeqCst);
+    tokio::time::sleep(secs(60)).await;
+    assert!(lease.is_valid(), "{:?}", lease.loss());
+    let mut recovered = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        if let Event::RenewalRecovered { failures, remaining, .. } = event {
+            assert!(remaining > secs(25), "the new deadline, not the old one: {remaining:?}");
+            recovered.push(failures);
+        }
+    }
+    assert_eq!(recovered, [3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_that_are_due_at_about_the_same_time_are_renewed_together() {
     const LEASES: u64 = 1_000;
     let store = Moody::new(Clock::tokio());

@@ -112,16 +112,62 @@ async fn a_run_that_hangs_is_lost_and_does_not_count() {
     assert!(matches!(error, Error::Lost { reason: Loss::Deleted, .. }), "{error}");
 }
 
-/// Whether it is kept is not known: that is no success.
+/// The client asks again until its lease ends, reports that the outcome is unknown, and gives nothing back.
 #[tokio::test(start_paused = true)]
-async fn without_an_answer_it_may_be_run_again_and_the_caller_is_told() {
+async fn a_run_that_the_store_does_not_confirm_is_an_error_and_is_not_given_back() {
     let fails = |call: &str, _: &str| if call == "detach" { Mood::Fails } else { Mood::Well };
     let store = Moody::by(Clock::tokio(), ms(0), fails);
     let locks = client(&store, "a");
-    let error = locks.once("x").per(secs(600)).run(|_| async {}).await.unwrap_err();
-    assert!(matches!(error, Error::Unknown { what: "detach", .. }), "{error}");
+    let start = tokio::time::Instant::now();
+    let error = locks.once("x").per(secs(600)).ttl(secs(10)).run(|_| async {}).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { what: "keep", .. }), "{error}");
+    assert!(start.elapsed() >= secs(9), "asked again until the lease's deadline: {:?}", start.elapsed());
+    assert!(start.elapsed() <= secs(16), "{:?}", start.elapsed());
+
+    let turn = locks.once("y").per(secs(600)).ttl(secs(10)).take().await.unwrap().unwrap();
+    // Dropped before its answer: whether the store has recorded it is unknown.
+    tokio::select! {
+        biased;
+        _ = turn.done() => panic!("it fails"),
+        () = tokio::time::sleep(ms(1)) => {}
+    }
     locks.settled().await;
-    assert!(locks.inspect("x").await.unwrap().is_none());
+    assert!(locks.inspect("y").await.unwrap().is_some(), "it lasts until its TTL is over");
+    tokio::time::sleep(secs(11)).await;
+    assert!(locks.inspect("y").await.unwrap().is_none());
+}
+
+/// A store that pauses for longer than one call waits for records the run all the same.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_recorded_when_the_store_answers_again_before_the_lease_ends() {
+    let store = Moody::new(Clock::tokio());
+    let (a, b) = (client(&store, "a"), client(&store, "b"));
+    let turn = a.once("x").per(secs(600)).take().await.unwrap().unwrap();
+    store.hang();
+    let resumed = async {
+        tokio::time::sleep(secs(12)).await;
+        store.hangs.store(false, Ordering::SeqCst);
+    };
+    let (done, ()) = tokio::join!(turn.done(), resumed);
+    done.unwrap();
+    a.close().await;
+    tokio::time::sleep(secs(500)).await;
+    assert!(b.once("x").per(secs(600)).take().await.unwrap().is_none(), "the period is kept");
+}
+
+/// The store records the run and its reply is lost.
+#[test]
+fn a_lost_reply_does_not_undo_the_record_of_a_run() {
+    let server = leasehold_lab::Server::start(leasehold_lab::Kind::Redis).unwrap();
+    let proxy = leasehold_lab::Proxy::to(server.addr()).unwrap();
+    let locks = leasehold::blocking::connect(&proxy.url()).unwrap();
+    // The server learns the script, so that the request whose reply is lost is executed.
+    locks.once("warm").per(secs(600)).run(|_| ()).unwrap();
+    let once = locks.once("x").per(secs(600));
+    let lose = |_: &leasehold::Proof| proxy.arm_for("EVALSHA", leasehold_lab::Trick::LoseReply);
+    assert_eq!(once.run(lose).unwrap(), Some(()));
+    assert_eq!(proxy.armed(), 0, "the reply was lost");
+    assert_eq!(once.run(|_| ()).unwrap(), None, "the run counts");
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,6 +183,44 @@ async fn bad_values_are_told_before_anything_is_sent() {
         assert!(matches!(&error, Error::Invalid { what: found, .. } if found.contains(what)), "{error}");
     }
     assert_eq!(store.acquires.load(Ordering::SeqCst), 0);
+}
+
+/// Three servers, and a client of their quorum, which keeps nothing for longer than a minute.
+fn quorum() -> (Vec<leasehold_lab::Server>, leasehold::blocking::Locks) {
+    let nodes: Vec<_> =
+        (0..3).map(|_| leasehold_lab::Server::start(leasehold_lab::Kind::Redis).unwrap()).collect();
+    let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+    let url = format!("redlock:{}?timeout=3000&quarantine=off", addresses.join(","));
+    (nodes, leasehold::blocking::connect(&url).unwrap())
+}
+
+#[test]
+fn a_period_that_the_store_cannot_keep_is_refused_before_the_run() {
+    let (_nodes, locks) = quorum();
+    assert_eq!(locks.capabilities().max_ttl.as_duration(), secs(60));
+    let too_long = [
+        locks.once("x").per(secs(23 * 3_600)),
+        locks.once("x").per(secs(50)).at_least_for(secs(120)),
+        locks.once("x").per(secs(50)).ttl(secs(120)),
+    ];
+    for once in too_long {
+        let error = once.run(|_| panic!("it runs")).unwrap_err();
+        assert!(matches!(&error, Error::Invalid { why, .. } if why.contains("at most 60 s")), "{error}");
+    }
+    assert!(locks.inspect("x").unwrap().is_none(), "nothing was acquired");
+    assert_eq!(locks.once("x").per(secs(50)).run(|_| ()).unwrap(), Some(()));
+    assert_eq!(locks.once("x").per(secs(50)).run(|_| ()).unwrap(), None);
+
+    for (name, mutex) in [("a", locks.mutex("a")), ("b", locks.mutex("b"))] {
+        let lease = mutex.lock().unwrap();
+        assert!(matches!(lease.extend(secs(120)).unwrap_err(), Error::Invalid { .. }));
+        assert!(lease.is_valid(), "an extension that is refused changes nothing");
+        let error = match name {
+            "a" => lease.detach(secs(120)).unwrap_err(),
+            _ => lease.keep_for(secs(120)).unwrap_err(),
+        };
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    }
 }
 
 #[test]

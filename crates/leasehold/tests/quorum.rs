@@ -4,15 +4,16 @@
 use leasehold_testkit as common;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::cases::every_case_it_can_holds;
 use common::fleet::{CALM, Fleet};
-use common::ms;
-use leasehold::Store;
+use common::{ms, secs};
 use leasehold::store::conformance::Subject;
 use leasehold::store::quorum::Quorum;
-use leasehold_lab::{Authority, Kind, Setup};
+use leasehold::{Error, Locks, Store};
+use leasehold_lab::{Authority, Kind, Server, Setup};
 
 struct OnNodes(String);
 
@@ -194,4 +195,76 @@ async fn beside_node_redlock_the_count_is_exact() {
     let ended = tokio::task::spawn_blocking(move || they.wait().unwrap()).await.unwrap();
     assert!(ended.success(), "{ended}");
     assert_eq!(std::fs::read_to_string(&counter).unwrap(), (3 * rounds).to_string());
+}
+
+/// Far longer than `QUICK`: an operation that waits for the stalled node misses its bound by far.
+const PATIENT: &str = "quarantine=off&timeout=20000";
+const QUICK: Duration = Duration::from_secs(5);
+
+/// Every operation of a client, while one of its three nodes is stalled.
+async fn use_without_a_stalled_node(locks: &Locks, name: &str) {
+    let lease = locks.mutex(name).ttl(secs(40)).lock().await.unwrap();
+    let status = locks.inspect(name).await.unwrap().unwrap();
+    assert_eq!(status.holders[0].nodes.unwrap().held, 2, "the stalled node has nothing");
+    assert!(locks.list("", 10).await.unwrap().iter().any(|status| status.name.as_str() == name));
+    let error = locks.mutex(name).owner("second").wait(ms(50)).lock().await.unwrap_err();
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    lease.release().await.unwrap();
+    let lease = locks.mutex(name).ttl(secs(40)).lock().await.unwrap();
+    assert_eq!(locks.evict(name).await.unwrap().holders.len(), 1);
+    drop(lease);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_opens_at_a_majority_and_a_stalled_node_joins_later() {
+    let fleet = Fleet::start(3);
+    fleet.nodes[2].pause().unwrap();
+    let start = Instant::now();
+    let locks = fleet.client("a", PATIENT).await;
+    use_without_a_stalled_node(&locks, "before").await;
+    let held = locks.mutex("held").ttl(secs(40)).lock().await.unwrap();
+    assert!(start.elapsed() < QUICK, "it waited for the stalled node: {:?}", start.elapsed());
+    fleet.nodes[2].resume().unwrap();
+    while fleet.count("lock:held") < 3 {
+        assert!(held.is_valid(), "the node did not join");
+        tokio::time::sleep(ms(5)).await;
+    }
+    held.release().await.unwrap();
+
+    // A node that stalls once it has joined.
+    fleet.nodes[2].pause().unwrap();
+    let start = Instant::now();
+    use_without_a_stalled_node(&locks, "after").await;
+    locks.close().await;
+    assert!(start.elapsed() < QUICK, "it waited for the stalled node: {:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_shuts_this_client_out_is_named_with_its_reason() {
+    let setup = || Setup::new(Kind::Redis).user("locks", "on >pass-word ~* &* +@all").user("default", "off");
+    let nodes: Vec<Server> = (0..3).map(|_| setup().start().unwrap()).collect();
+    let places: Vec<String> = nodes.iter().map(|node| format!("locks:pass-word@{}", node.addr())).collect();
+    let url = format!("redlock:{}?{CALM}", places.join(","));
+    let locks = leasehold::connect(&url).await.unwrap();
+    locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+    nodes[0].command(&["ACL", "DELUSER", "locks"]).unwrap();
+    nodes[1].command(&["ACL", "SETUSER", "locks", "resetpass", ">another"]).unwrap();
+    nodes[1].command(&["CLIENT", "KILL", "USER", "locks"]).unwrap();
+    let since = Instant::now();
+    let told = |error: &str| {
+        let said = |place: usize| error.contains(&format!("{}: WRONGPASS", nodes[place].addr()));
+        said(0) && said(1) && error.contains("check user and password") && !error.contains("pass-word")
+    };
+    loop {
+        let error = locks.mutex("x").try_lock().await.map(drop).unwrap_err().to_string();
+        if told(&error) {
+            break;
+        }
+        assert!(since.elapsed() < secs(20), "{error}");
+        tokio::time::sleep(ms(5)).await;
+    }
+    let error = locks.inspect("x").await.map(drop).unwrap_err().to_string();
+    assert!(told(&error), "{error}");
+    let error = leasehold::connect(&url).await.map(drop).unwrap_err().to_string();
+    assert!(told(&error), "{error}");
 }

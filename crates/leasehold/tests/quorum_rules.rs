@@ -502,15 +502,29 @@ async fn what_makes_no_sense_is_refused_and_two_names_of_one_server_are_one_vote
         let error = leasehold::connect(&url).await.map(drop).unwrap_err();
         assert!(matches!(&error, Error::Invalid { what: its, .. } if *its == what), "{url}: {error}");
     }
-    // Another name for the first.
-    let port = fleet.nodes[0].addr().port();
-    let locks = connect(&format!("redlock:{a},localhost:{port},{b}?{CALM}"), "a").await;
+    // Another name for the first server, which can be reached only once the quorum is open.
+    let second_name = Proxy::to(fleet.nodes[0].addr()).unwrap();
+    let url = format!("redlock:{a},{},{b}?{CALM}", second_name.addr());
+    second_name.refuse().unwrap();
+    let locks = connect(&url, "a").await;
+    second_name.accept().unwrap();
     let lease = locks.mutex("x").lock().await.unwrap();
     assert_eq!(fleet.count("lock:x"), 2);
     lease.release().await.unwrap();
     fleet.nodes[1].kill().unwrap();
-    let error = locks.mutex("x").try_lock().await.unwrap_err().to_string();
-    assert!(error.contains(&format!("it is the same server as {a}")), "{error}");
+    let since = Instant::now();
+    loop {
+        let error = locks.mutex("x").try_lock().await.unwrap_err().to_string();
+        if error.contains(&format!("it is the same server as {a}")) {
+            break;
+        }
+        assert!(since.elapsed() < secs(20), "{error}");
+        tokio::time::sleep(ms(5)).await;
+    }
+    // With both names reached first, it is not opened at all.
+    let error = leasehold::connect(&url).await.map(drop).unwrap_err();
+    assert!(matches!(&error, Error::Invalid { what: "nodes of a quorum", .. }), "{error}");
+    assert!(error.to_string().contains(&a) && error.to_string().contains("name each server once"), "{error}");
     for (error, what) in [
         (locks.semaphore("s", 2).acquire().await.unwrap_err(), "permits"),
         (locks.rwlock("r").read().await.unwrap_err(), "shared locks"),

@@ -186,6 +186,51 @@ fn one_who_gives_up_makes_room_for_those_behind() {
 }
 
 #[test]
+fn a_wait_that_is_kept_and_not_polled_does_not_block_the_tasks_behind_it() {
+    on_every_store_and_server(|a, _| async move {
+        let limit = a.rate_limit("x").max(1).per(ms(300));
+        assert!(limit.take(1).await.unwrap().allowed);
+        let mut kept = Box::pin(limit.wait(1));
+        assert!(common::polled_once(kept.as_mut()).await.is_pending());
+        for _ in 0..3 {
+            let behind = tokio::time::timeout(secs(60), limit.wait(1)).await;
+            behind.expect("it waits for a future that nobody polls").unwrap();
+        }
+        tokio::time::timeout(secs(60), kept).await.expect("polled again, it goes on").unwrap();
+    });
+}
+
+#[test]
+fn a_wait_that_was_answered_and_is_dropped_later_costs_no_other_task_its_place() {
+    on_every_store(|a, _| async move {
+        let limit = a.rate_limit("x").max(1).per(ms(100));
+        assert!(limit.take(1).await.unwrap().allowed);
+        let wait = || {
+            tokio::spawn({
+                let limit = limit.clone();
+                async move { limit.wait(1).await }
+            })
+        };
+        let first = wait();
+        tokio::time::sleep(ms(5)).await;
+        let mut kept = Box::pin(limit.wait(1));
+        assert!(common::polled_once(kept.as_mut()).await.is_pending());
+        first.await.unwrap().unwrap();
+        // Behind the kept one: once it is through, the queue is empty, and the next task begins another.
+        limit.wait(1).await.unwrap();
+        tokio::time::sleep(ms(5)).await;
+        let served = wait();
+        tokio::time::sleep(ms(5)).await;
+        let queued = wait();
+        tokio::time::sleep(ms(5)).await;
+        drop(kept);
+        for task in [served, queued] {
+            task.await.unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_closed_client_waits_no_more() {
     on_every_store(|_, b| async move {
         let limit = b.rate_limit("x").max(1).per(secs(60));

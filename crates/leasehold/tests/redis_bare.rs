@@ -67,6 +67,28 @@ fn keys(server: &Server, pattern: &str) -> Vec<String> {
     keys.iter().filter_map(|key| key.text().map(str::to_owned)).collect()
 }
 
+/// Tasks of one client take turns to raise the fence.
+#[tokio::test]
+async fn a_lock_future_that_is_kept_and_not_polled_does_not_block_other_locks() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let locks = leasehold::connect(&off(&server)).await.unwrap();
+    let mut kept = Vec::new();
+    for i in 0..6 {
+        kept.push(Box::pin(locks.mutex(format!("x:{i}")).lock()));
+        assert!(common::polled_once(kept[i].as_mut()).await.is_pending());
+    }
+    let start = Instant::now();
+    let lease = loop {
+        match locks.mutex("y").lock().await {
+            Ok(lease) => break lease,
+            Err(error) => {
+                assert!(start.elapsed() < PATIENCE, "it waits for futures that nobody polls: {error}")
+            }
+        }
+    };
+    lease.release().await.unwrap();
+}
+
 /// Waits until it is so.
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();

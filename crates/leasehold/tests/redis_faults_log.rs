@@ -51,7 +51,8 @@ fn the_log_tells_of_a_lost_connection_and_never_shows_a_secret() {
         tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap();
         lease.release().await.unwrap();
         let shown = page.text();
-        assert!(!shown.contains(&proxy.addr().to_string()), "{shown}");
+        let refused = format!("refused: {}: WRONGPASS", proxy.addr());
+        assert!(shown.contains(&refused), "the log names the server that refuses: {shown}");
     });
     let log = page.text();
     assert!(log.contains("WARN") && log.contains("the connection to the redis store is lost"), "{log}");

@@ -174,8 +174,8 @@ async fn parameters_are_those_of_the_url() {
     for (parameters, words) in [
         ("timeout=soon", "write milliseconds"),
         ("prefix={", "no braces"),
-        ("colour=blue", "write NAME=VALUE"),
-        ("prefix", "write NAME=VALUE"),
+        ("colour=blue", "there is no such parameter"),
+        ("prefix", "write prefix=VALUE"),
         ("ca=/etc/ca.pem", "TLS is the affair of whoever made the connection"),
     ] {
         let error = Redis::with_connection(connection.clone(), parameters).await.unwrap_err();

@@ -79,13 +79,14 @@ async fn tasks_of_an_owner_share_one_request() {
     let tasks: Vec<_> = (0..8).map(|_| tokio::spawn(owner.mutex("x").lock())).collect();
     tokio::time::sleep(ms(10)).await;
     assert_eq!(a.inspect("x").await.unwrap().unwrap().waiters.len(), 1);
-    assert!(owner.mutex("x").try_lock().await.unwrap().is_none(), "one is still asking");
+    assert!(owner.mutex("x").try_lock().await.unwrap().is_none(), "they wait for it");
     held.release().await.unwrap();
     let mut leases = Vec::new();
     for task in tasks {
         leases.push(task.await.unwrap().unwrap());
     }
-    assert_eq!(store.acquires.load(Ordering::SeqCst), 2);
+    // The one of `b`, the one of `try_lock`, and one for all tasks of the owner.
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 3);
     assert_eq!(leases[0].count(), 8);
     for lease in leases {
         assert!(!is_free(&b, "x").await);
@@ -112,6 +113,28 @@ fn where_the_one_who_asks_gives_up_the_next_goes_on() {
         held.release().await.unwrap();
         let lease = second.await.unwrap().unwrap();
         assert_eq!(lease.count(), 1);
+        lease.release().await.unwrap();
+    });
+}
+
+/// A future that waits in a `select!` loop or a stream may not be polled for a long time. The other tasks of the owner get the
+/// lock all the same, after the TTL of the request that nobody polls at the latest.
+#[test]
+fn a_lock_future_that_is_kept_and_not_polled_does_not_block_its_owner() {
+    on_every_store_and_server(|a, b| async move {
+        let held = b.mutex("x").lock().await.unwrap();
+        let mutex = a.owner("job").mutex("x").ttl(TTL);
+        let mut kept = Box::pin(mutex.lock());
+        assert!(common::polled_once(kept.as_mut()).await.is_pending());
+        let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(mutex.lock())).collect();
+        tokio::time::sleep(ms(20)).await;
+        held.release().await.unwrap();
+        for task in tasks {
+            let lease =
+                tokio::time::timeout(secs(60), task).await.expect("it waits for a future that nobody polls");
+            lease.unwrap().unwrap().release().await.unwrap();
+        }
+        let lease = tokio::time::timeout(secs(60), kept).await.expect("polled again, it goes on").unwrap();
         lease.release().await.unwrap();
     });
 }

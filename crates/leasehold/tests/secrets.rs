@@ -76,6 +76,8 @@ async fn a_password_is_shown_nowhere() {
         (Options::default(), format!("redis://:{CANARY}@127.0.0.1:port/")),
         (Options::default(), format!("redis://:{CANARY}@[/")),
         (Options::default(), format!("redis://:{CANARY}@127.0.0.1/?timeout=soon")),
+        (Options::default(), format!("redis://:pass?{CANARY}&x@127.0.0.1/")),
+        (Options::default(), format!("redlock:a,b,u:pass?{CANARY}=1&x=2@127.0.0.1")),
         (Options::default(), format!("redis+unix:///nowhere?pass={CANARY}")),
         (Options::default(), format!("gopher://:{CANARY}@h/")),
         (Options::default(), CANARY.to_owned()),
@@ -88,7 +90,7 @@ async fn a_password_is_shown_nowhere() {
         page.note(&options.examine(&url).await.unwrap_err());
         refused += 1;
     }
-    assert_eq!(refused, 15);
+    assert_eq!(refused, 17);
     let text = page.text();
     for line in text.lines() {
         assert!(!line.contains(&CANARY[..8]), "{line}");

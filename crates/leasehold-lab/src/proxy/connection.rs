@@ -242,6 +242,7 @@ impl<'a> Courier<'a> {
     async fn deliver(mut self, mut items: UnboundedReceiver<Sent>) -> Option<Cut> {
         while let Some((sent, item)) = items.recv().await {
             if !self.may_arrive(sent).await {
+                self.hub.count(|counts| counts.silenced += 1);
                 break;
             }
             match item {
@@ -250,7 +251,10 @@ impl<'a> Courier<'a> {
                         return None;
                     }
                 }
-                Item::Silence => break,
+                Item::Silence => {
+                    self.hub.count(|counts| counts.silenced += 1);
+                    break;
+                }
                 Item::Cut(by) => return Some(by),
                 Item::End => {
                     // It fails where the other side has gone already.

@@ -90,6 +90,8 @@ pub struct Counts {
     pub commands: BTreeMap<String, u64>,
     /// How many answers the server has sent, whether or not they arrived. What it sends unasked is not counted.
     pub replies: u64,
+    /// How many times a direction of a connection has lost something, and passes nothing any more.
+    pub silenced: u64,
     /// How many bytes clients have sent.
     pub bytes_from_clients: u64,
     /// How many bytes the server has sent.

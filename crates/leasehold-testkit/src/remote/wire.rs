@@ -209,9 +209,9 @@ crosses! {
     struct Busy { holder, remaining, waiters }
     struct Evicted { holders }
     struct Status { name, holders, waiters }
-    struct Holder { owner, share, fence, remaining, nodes }
+    struct Holder { owner, share, fence, remaining, nodes, held_for }
     struct Nodes { held, all, needed }
-    struct Waiter { owner, share }
+    struct Waiter { owner, share, waiting_for }
     struct Kept { value, remaining }
     struct Write { when, value, ttl }
     struct Taken { allowed, remaining, retry_after, reset_after }

@@ -60,6 +60,11 @@ impl Lease {
         Ok(Detached { inner, engine: self.engine })
     }
 
+    /// Ends the lease and has the name stay taken for so long from now. See [`crate::Lease::keep_for`].
+    pub fn keep_for(self, time: Duration) -> Result<()> {
+        self.engine.block_on(self.inner.keep_for(time))?
+    }
+
     /// Makes a reader's lease of a writer's, without a gap. See [`crate::Lease::downgrade`].
     pub fn downgrade(self) -> Result<Lease> {
         let inner = self.engine.block_on(self.inner.downgrade())??;

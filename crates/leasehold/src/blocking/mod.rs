@@ -27,9 +27,11 @@ use std::time::Duration;
 
 use crate::claim::{Adopted, Evicted, Status};
 use crate::connect::Options;
+use crate::departures::Departed;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::fence::Fence;
 use crate::name::IntoName;
 use crate::store::{Capabilities, Store};
 use crate::token::Token;
@@ -65,6 +67,21 @@ pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> 
     let inner = engine.block_on(async { options.over(make()?) })??;
     engine.janitor = Some(inner.client.janitor.clone());
     Ok(Locks { inner, engine: Arc::new(engine) })
+}
+
+/// Watches for the end of what evicted holders do. See [`crate::Departures`].
+#[derive(Debug)]
+#[must_use = "nothing is waited for before `of` is called"]
+pub struct Departures {
+    inner: crate::Departures,
+    engine: Arc<Engine>,
+}
+
+impl Departures {
+    /// Waits until each of these holders has confirmed its end, or its lease has run out. See [`crate::Departures::of`].
+    pub fn of(self, name: impl IntoName, evicted: &Evicted) -> Result<Vec<Departed>> {
+        self.engine.block_on(self.inner.of(name, evicted))?
+    }
 }
 
 /// A client of a store, for code that is not async. Clones are the same client.
@@ -150,6 +167,16 @@ impl Locks {
         self.engine.block_on(self.inner.evict(name))?
     }
 
+    /// Takes a name from one of its holders. See [`crate::Locks::evict_holder`].
+    pub fn evict_holder(&self, name: impl IntoName, fence: Fence) -> Result<Evicted> {
+        self.engine.block_on(self.inner.evict_holder(name, fence))?
+    }
+
+    /// Watches for the end of what evicted holders do. See [`crate::Locks::departures`].
+    pub fn departures(&self) -> Departures {
+        Departures { inner: self.inner.departures(), engine: self.engine.clone() }
+    }
+
     /// Gives an end to a lock that has none. See [`crate::Locks::adopt`].
     pub fn adopt(&self, name: impl IntoName, ttl: Duration) -> Result<Adopted> {
         self.engine.block_on(self.inner.adopt(name, ttl))?
@@ -169,6 +196,16 @@ impl Locks {
     /// Ends when everything that was dropped so far has been given back to the store.
     pub fn settled(&self) -> Result<()> {
         self.engine.block_on(self.inner.settled())
+    }
+
+    /// Grants no new lock, and waits for those that are held to be let go. See [`crate::Locks::drain`].
+    pub fn drain(&self, limit: Duration) -> Result<bool> {
+        self.engine.block_on(self.inner.drain(limit))
+    }
+
+    /// As [`close`](Locks::close), and waits for the store at most so long. See [`crate::Locks::close_within`].
+    pub fn close_within(&self, limit: Duration) -> Result<bool> {
+        self.engine.block_on(self.inner.close_within(limit))
     }
 
     /// Gives back every lease of this client. See [`crate::Locks::close`].

@@ -192,7 +192,7 @@ impl<T> Cell<T> {
 
     async fn put(&self, when: When, value: Option<&T>) -> Result<bool> {
         let terms = self.place.terms()?;
-        let value = value.map(self.code.write).transpose()?;
+        let value = value.map(|value| self.encoded(value)).transpose()?;
         let write = Write { when, value, ttl: terms.ttl };
         let store = self.place.store("a cell")?;
         let name = terms.key.name();
@@ -223,6 +223,13 @@ impl<T> Cell<T> {
                 _ => return Ok(false),
             }
         }
+    }
+
+    /// As it is kept, unless it is too large.
+    pub(super) fn encoded(&self, value: &T) -> Result<Vec<u8>> {
+        let value = (self.code.write)(value)?;
+        self.place.client.check_value(&value)?;
+        Ok(value)
     }
 
     pub(super) fn read(&self, kept: &[u8]) -> Result<T> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::store::{Answer, Key, Kind};
+use super::store::{Answer, Key, Kind, ScriptKey};
 use crate::error::{Error, Result};
 use crate::locks::Client;
 use crate::name::IntoName;
@@ -38,7 +38,7 @@ pub struct Script {
 #[must_use = "a call does nothing until it is run"]
 pub struct Call {
     script: Script,
-    keys: Result<Vec<Vec<u8>>>,
+    keys: Result<Vec<ScriptKey>>,
     args: Vec<Vec<u8>>,
 }
 
@@ -56,20 +56,18 @@ impl Script {
 impl Call {
     /// The next of `KEYS` is this cell's.
     pub fn cell(self, name: impl IntoName) -> Self {
-        let key = name.into_name().map(|name| Key::new(Kind::Cell, name).to_string());
-        self.with_key(key.map(String::into_bytes))
+        self.with_key(name.into_name().map(|name| ScriptKey::Value(Key::new(Kind::Cell, name))))
     }
 
     /// The next of `KEYS` is this counter's.
     pub fn counter(self, name: impl IntoName) -> Self {
-        let key = name.into_name().map(|name| Key::new(Kind::Counter, name).to_string());
-        self.with_key(key.map(String::into_bytes))
+        self.with_key(name.into_name().map(|name| ScriptKey::Value(Key::new(Kind::Counter, name))))
     }
 
     /// The next of `KEYS` is this, as it stands. A key that is to go together with a cell has the cell's own key as its tag:
-    /// `{cell:NAME}:log` beside the cell `NAME`.
+    /// `{cell:NAME}:log` beside the cell `NAME`. The prefix of the store URL is not put before it.
     pub fn key(self, key: impl AsRef<[u8]>) -> Self {
-        self.with_key(Ok(key.as_ref().to_vec()))
+        self.with_key(Ok(ScriptKey::Raw(key.as_ref().to_vec())))
     }
 
     /// The next of `ARGV`.
@@ -78,7 +76,7 @@ impl Call {
         self
     }
 
-    fn with_key(mut self, key: Result<Vec<u8>>) -> Self {
+    fn with_key(mut self, key: Result<ScriptKey>) -> Self {
         if let Ok(keys) = &mut self.keys {
             match key {
                 Ok(key) => keys.push(key),
@@ -211,7 +209,9 @@ impl<T: FromAnswer> FromAnswer for Vec<T> {
 }
 
 /// Where keys of a cluster are: a script has all of its keys in one place, or runs nowhere.
-fn one_slot(keys: &[Vec<u8>]) -> Result<()> {
+fn one_slot(keys: &[ScriptKey]) -> Result<()> {
+    // A prefix before the tag does not count.
+    let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.bytes(Key::to_string)).collect();
     let refused = |given: String, why| Err(Error::invalid("keys of a script", given, why));
     let Some((first, others)) = keys.split_first() else {
         return refused(

@@ -53,7 +53,7 @@ pub trait CellStore: Send + Sync + fmt::Debug {
 
     /// Runs a program of the user's in one step, where the store runs any; else [`Error::Unsupported`](crate::Error::Unsupported).
     /// All the keys are in one slot.
-    async fn run(&self, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Answer>;
+    async fn run(&self, source: &str, keys: &[ScriptKey], args: &[Vec<u8>]) -> Result<Answer>;
 
     /// Takes so much of a limit if it may be had now, by the limit's rule and the store's clock; what is refused uses nothing. What is
     /// kept of it ends by itself when it does not matter any more. The weight is one that [the limit takes](Limit::check).
@@ -131,6 +131,25 @@ pub enum Answer {
 pub struct Key {
     kind: Kind,
     name: Name,
+}
+
+/// A key that a program of the user's touches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScriptKey {
+    /// That of a value, wherever the store keeps it.
+    Value(Key),
+    /// This one, as it stands.
+    Raw(Vec<u8>),
+}
+
+impl ScriptKey {
+    /// What it is on the server, where the key of a value is what `of_value` says.
+    pub(crate) fn bytes(&self, of_value: impl FnOnce(&Key) -> String) -> Vec<u8> {
+        match self {
+            ScriptKey::Value(key) => of_value(key).into_bytes(),
+            ScriptKey::Raw(key) => key.clone(),
+        }
+    }
 }
 
 /// What a value is for.

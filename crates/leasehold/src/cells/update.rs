@@ -85,7 +85,7 @@ impl<T: Send> Cell<T> {
                 let made = there.map(|kept| self.read(kept)).transpose().and_then(|there| {
                     let next = next(there).into();
                     let put = match &next {
-                        Next::Set(value) => Some(Put { value: Some((self.code.write)(value)?), ttl }),
+                        Next::Set(value) => Some(Put { value: Some(self.encoded(value)?), ttl }),
                         Next::Delete => Some(Put { value: None, ttl: None }),
                         Next::Leave => None,
                     };

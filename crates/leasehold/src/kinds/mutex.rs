@@ -90,6 +90,12 @@ impl Mutex {
         Mutex { setup: self.setup.strict_order() }
     }
 
+    /// For a lock that running work needs, also while the client is drained.
+    #[cfg(not(shuttle))]
+    pub(crate) fn internal(self) -> Self {
+        Mutex { setup: self.setup.internal() }
+    }
+
     /// Waits for the lock and takes it: for ever, unless [`wait`](Mutex::wait) says otherwise.
     ///
     /// It is not re-entrant: a task that locks a name it holds already waits for itself.

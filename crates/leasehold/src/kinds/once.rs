@@ -94,7 +94,8 @@ impl Once {
     /// not wait.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock); [`Error::Invalid`] also for a bad period or none.
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock); [`Error::Invalid`] also for a bad period or none, and for one that is
+    /// longer than the store keeps a lock ([`Capabilities::max_ttl`](crate::Capabilities::max_ttl)).
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind.
@@ -102,6 +103,11 @@ impl Once {
         let Once { client, setup, period, at_least_for } = self.clone();
         async move {
             let period = period?;
+            client.check_ttl("period", period)?;
+            if !at_least_for.is_zero() {
+                let at_least_for = Ttl::new(at_least_for.max(Ttl::MIN.as_duration()))?;
+                client.check_ttl("at_least_for", at_least_for)?;
+            }
             let lease = setup.ask(Ok(Share::Exclusive)).attempt().await?;
             let since = client.clock().now();
             let until = |duration| since.plus(duration);
@@ -119,10 +125,12 @@ impl Once {
     ///
     /// # Errors
     /// As [`take`](Once::take); [`Error::Lost`] where the lease was lost under the work; [`Error::Unknown`] where the store
-    /// did not say that it keeps the period: the work was protected to its end, and it may be done again.
+    /// did not confirm, until the lease's deadline, that it recorded the run: the work was protected to its end, and another
+    /// run may begin before the period is over, but not before the TTL is.
     ///
     /// # Cancel safety
-    /// Dropped anywhere, the work is cancelled, and nothing is left behind: it does not count.
+    /// Dropped before the work has ended, the work is cancelled, and nothing is left behind: it does not count. Dropped after
+    /// that, the run counts if the store has received the request to record it.
     pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<Option<T>>> + use<T, F, W>
     where
         F: FnOnce(Proof) -> W,
@@ -170,37 +178,28 @@ impl Turn {
         self.lease.proof()
     }
 
-    /// The run is over, and counts: nobody runs for what is left of the period.
+    /// Records that the run is over and counts: no other run begins for what is left of the period. The store is asked again
+    /// until it answers or the lease's deadline passes, and the run is never given back on an unknown outcome.
     ///
     /// # Errors
-    /// Whatever the error, the name is held no more, and the run may be done again. [`Error::Lost`] where the lease was lost
-    /// before; [`Error::Unknown`] where no answer came.
+    /// [`Error::Lost`] where the lease was lost before: the run does not count. [`Error::Unknown`] where the store did not
+    /// confirm the record: another run may begin before the period is over, but not before the TTL is.
     ///
     /// # Cancel safety
-    /// Dropped before its end, the run may not count: it is given back in the background.
+    /// Dropped before it is polled, the run is given back. Dropped later, it counts if the store has received the request.
     pub async fn done(self) -> Result<()> {
-        let until = self.kept_until;
-        self.keep_until(until).await
+        self.lease.keep_until(self.kept_until).await
     }
 
     /// The run does not count: somebody else may run, once [`at_least_for`](Once::at_least_for) is over.
     ///
     /// # Errors
-    /// As [`Lease::release`].
+    /// As [`Lease::keep_for`].
     ///
     /// # Cancel safety
-    /// Dropped before its end, it is given back in the background.
+    /// As [`Lease::keep_for`].
     pub async fn give_back(self) -> Result<()> {
-        let until = self.at_least_until;
-        self.keep_until(until).await
-    }
-
-    async fn keep_until(self, until: Deadline) -> Result<()> {
-        let left = until.since(self.lease.client().clock().now());
-        match left.is_zero() {
-            true => self.lease.release().await,
-            false => self.lease.leave_for(left.max(Ttl::MIN.as_duration())).await.map(drop),
-        }
+        self.lease.keep_until(self.at_least_until).await
     }
 }
 

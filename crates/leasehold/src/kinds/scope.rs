@@ -5,13 +5,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::{Arc as StdArc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::settings::Setup;
-use crate::acquire::Patience;
 use crate::claim::Share;
-use crate::clock::Deadline;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -114,8 +115,10 @@ impl ReentrantMutex {
         ReentrantMutex { setup: change(self.setup), ..self }
     }
 
-    /// Takes the lock too, where this owner holds it; waits for it and takes it, where nobody or somebody else does. Of several
-    /// tasks of the owner one asks, and the others wait for what it gets.
+    /// Takes the lock too, where this owner holds it; waits for it and takes it, where nobody or somebody else does. Several
+    /// tasks of the owner that wait with the same options are one waiter to the store.
+    ///
+    /// A future that is kept and not polled blocks no other task of the owner for longer than its TTL.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -126,8 +129,7 @@ impl ReentrantMutex {
         self.clone().enter()
     }
 
-    /// Takes the lock, or takes it too, if that can be done now; `None` where it cannot: somebody else holds it, or a task of
-    /// this owner is still asking for it.
+    /// Takes the lock, or takes it too, if that can be done now; `None` where it cannot.
     ///
     /// # Errors
     /// As [`lock`](ReentrantMutex::lock), without [`Error::Busy`].
@@ -138,36 +140,15 @@ impl ReentrantMutex {
         self.clone().try_enter()
     }
 
+    /// Every task asks for itself: at the meeting one request serves all tasks of the owner, and a future that is not polled
+    /// loses its place there.
     async fn enter(self) -> Result<CountedLease> {
         let place = self.place()?;
-        if let Some(lease) = place.join() {
-            return Ok(lease);
-        }
-        let clock = self.client.clock();
-        let start = clock.now();
-        let until = match self.setup.patience() {
-            Patience::For(wait) => start.plus(wait),
-            Patience::Never => start,
-            Patience::Forever => Deadline::FAR,
-        };
-        let turn = tokio::select! {
+        tokio::select! {
             biased;
-            turn = place.turn.lock() => turn,
-            () = clock.sleep_until(until) => {
-                return Err(self.setup.ask(Ok(Share::Exclusive)).given_up(start).await);
-            }
-        };
-        if let Some(lease) = place.join() {
-            return Ok(lease);
+            lease = place.joined() => Ok(lease),
+            lease = self.setup.ask(Ok(Share::Exclusive)).wait() => Ok(place.begin(lease?)),
         }
-        let patience = match until {
-            Deadline::FAR => Patience::Forever,
-            until => Patience::For(until.since(clock.now())),
-        };
-        let lease = self.setup.ask(Ok(Share::Exclusive)).within(patience).wait().await?;
-        let lease = place.begin(lease);
-        drop(turn);
-        Ok(lease)
     }
 
     async fn try_enter(self) -> Result<Option<CountedLease>> {
@@ -175,13 +156,9 @@ impl ReentrantMutex {
         if let Some(lease) = place.join() {
             return Ok(Some(lease));
         }
-        let Ok(turn) = place.turn.try_lock() else { return Ok(None) };
-        if let Some(lease) = place.join() {
-            return Ok(Some(lease));
-        }
-        let lease = self.setup.ask(Ok(Share::Exclusive)).attempt().await?.map(|lease| place.begin(lease));
-        drop(turn);
-        Ok(lease)
+        let lease = self.setup.ask(Ok(Share::Exclusive)).attempt().await?;
+        // Another task of the owner may have got it meanwhile.
+        Ok(lease.map(|lease| place.begin(lease)).or_else(|| place.join()))
     }
 
     fn place(&self) -> Result<StdArc<Place>> {
@@ -284,8 +261,8 @@ type Places = Mutex<HashMap<(Owner, Name), Weak<Place>>>;
 struct Place {
     key: (Owner, Name),
     places: Weak<Places>,
-    /// One task of the owner asks at a time.
-    turn: tokio::sync::Mutex<()>,
+    /// Wakes the owner's tasks when one of them has got the lock.
+    begun: Notify,
     /// What the owner got last; it may be over.
     latest: Mutex<Option<StdArc<Tenure>>>,
 }
@@ -314,7 +291,7 @@ impl Scopes {
         let place = StdArc::new(Place {
             key: key.clone(),
             places: StdArc::downgrade(&self.places),
-            turn: tokio::sync::Mutex::new(()),
+            begun: Notify::new(),
             latest: Mutex::new(None),
         });
         places.insert(key, StdArc::downgrade(&place));
@@ -323,6 +300,19 @@ impl Scopes {
 }
 
 impl Place {
+    /// Waits until the owner holds it, and is one more.
+    async fn joined(self: &StdArc<Self>) -> CountedLease {
+        loop {
+            // Listens first and looks then, or a lease in between would go unheard.
+            let mut begun = pin!(self.begun.notified());
+            begun.as_mut().enable();
+            if let Some(lease) = self.join() {
+                return lease;
+            }
+            begun.await;
+        }
+    }
+
     /// One more, where the owner holds it.
     fn join(self: &StdArc<Self>) -> Option<CountedLease> {
         let tenure = lock(&self.latest).clone()?;
@@ -347,6 +337,7 @@ impl Place {
         let tenure = StdArc::new(Tenure { proof: proof.clone(), inside });
         let before = lock(&self.latest).replace(tenure.clone());
         drop(before);
+        self.begun.notify_waiters();
         CountedLease { proof, tenure, _place: self.clone(), is_out: false }
     }
 }

@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached, given_up};
+use crate::acquire::{Outcome, Patience, Request, acquire, acquire_detached};
 use crate::claim::{Names, Share};
-use crate::clock::Deadline;
 use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -36,6 +35,7 @@ struct Settings {
     max_hold: Option<Duration>,
     min_validity: Option<Duration>,
     strict_order: bool,
+    is_internal: bool,
 }
 
 impl Setup {
@@ -49,6 +49,7 @@ impl Setup {
             max_hold: None,
             min_validity: None,
             strict_order: false,
+            is_internal: false,
         });
         Setup { client, settings, exclusive: OnceLock::new() }
     }
@@ -95,6 +96,15 @@ impl Setup {
     pub(super) fn strict_order(self) -> Self {
         self.set(|settings| {
             settings.strict_order = true;
+            Ok(())
+        })
+    }
+
+    /// For a lock that running work needs: it asks the store by itself, also while the client is drained.
+    #[cfg(not(shuttle))]
+    pub(super) fn internal(self) -> Self {
+        self.set(|settings| {
+            (settings.strict_order, settings.is_internal) = (true, true);
             Ok(())
         })
     }
@@ -163,6 +173,7 @@ impl Settings {
             owner: settings.owner,
             min_validity: min_validity.min(ttl.validity()),
             room,
+            is_internal: settings.is_internal,
         })
     }
 }
@@ -175,21 +186,6 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// The same, for one who has waited for a while already.
-    pub(super) fn within(self, patience: Patience) -> Self {
-        Asking { patience, ..self }
-    }
-
-    /// The error of one whose wait since then was over before it came to asking.
-    pub(super) async fn given_up(self, start: Deadline) -> Error {
-        let asked = async {
-            let request = self.request?;
-            let outcome = given_up(&self.client, &request, start).await?;
-            taken::<Lease>(&request, outcome)
-        };
-        asked.await.err().unwrap_or(Error::Closed)
-    }
-
     /// Waits as long as was said; busy is an error then.
     pub(super) async fn wait(self) -> Result<Lease> {
         let request = self.request?;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use super::{Capabilities, Store};
+use super::{Capabilities, NoticeReceiver, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
 use crate::ttl::Ttl;
@@ -287,6 +288,23 @@ impl Store for Faulty {
             Box::pin(async move { store.evict(&name).await })
         })
         .await
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        let name = name.clone();
+        self.call("evict_holder", &name.clone().into(), false, move |store| {
+            let name = name.clone();
+            Box::pin(async move { store.evict_holder(&name, fence).await })
+        })
+        .await
+    }
+
+    fn notices(&self) -> Option<NoticeReceiver> {
+        self.line.inner.notices()
+    }
+
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        self.line.inner.confirm_end(names, fence).await
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {

@@ -10,7 +10,10 @@ pub mod faulty;
 pub mod file;
 mod held;
 pub mod memory;
+pub(crate) mod notices;
 mod ordered;
+#[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
+pub(crate) mod parameter;
 #[cfg(all(feature = "redis", not(shuttle)))]
 pub mod quorum;
 #[cfg(all(feature = "redis", not(shuttle)))]
@@ -26,17 +29,22 @@ use std::time::Duration;
 pub use async_trait::async_trait;
 
 use crate::cells::store::CellStore;
-use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
+};
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::ttl::Ttl;
 
+pub use notices::{Notice, NoticeReceiver, Notices};
 pub(crate) use ordered::Ordered;
 
 /// Where claims are decided.
 ///
-/// The trait is the implementor's minimum: no method has a default. Renewal in time, loss, clean-up and the
+/// The trait is the implementor's minimum: only the methods around [notices](Notice) and one of several holders have a
+/// default, which is to offer nothing. Renewal in time, loss, clean-up and the
 /// local queue are the client's work ([`Locks`](crate::Locks)), the same over every store.
 ///
 /// # Contract
@@ -113,6 +121,28 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// call that is not idempotent: a duplicate evicts whoever came next.
     async fn evict(&self, name: &Name) -> Result<Evicted>;
 
+    /// The same for the one holder whose grant has this fence, and for nobody else. Where there is no such holder, nothing
+    /// changes.
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        let _ = (name, fence);
+        let why = "it takes a name from all its holders only";
+        Err(Error::Unsupported { store: self.capabilities().store, what: "evicting one holder", why })
+    }
+
+    /// What other clients tell: of evictions, and of evicted holders whose work has ended. `None` where a client hears
+    /// of an eviction at its next renewal only.
+    ///
+    /// A store sends [`Notice::Evicted`] to the clients of the holder, at least, once the eviction is visible to a renewal.
+    fn notices(&self) -> Option<NoticeReceiver> {
+        None
+    }
+
+    /// Tells the other clients, with [`Notice::Ended`], that the work under an evicted lease has ended.
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        let _ = (names, fence);
+        Ok(())
+    }
+
     /// An operator's repair of a lock that another program left without an end: it ends this TTL from now. Nothing else
     /// changes, and what has an end keeps it. `Unsupported` where there is no such lock.
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted>;
@@ -163,6 +193,8 @@ pub struct Capabilities {
     pub outlives_process: bool,
     /// How long after its future ended a request may still be executed.
     pub late_window: Duration,
+    /// The longest TTL that a claim, a renewal or a detach may ask for.
+    pub max_ttl: Ttl,
     /// Why there are neither readers nor permits, where that takes more words.
     pub no_shares: Option<&'static str>,
 }
@@ -184,6 +216,7 @@ impl Capabilities {
             cells: false,
             outlives_process: false,
             late_window: Duration::ZERO,
+            max_ttl: Ttl::MAX,
             no_shares: None,
         }
     }

@@ -15,13 +15,14 @@ use std::os::fd::OwnedFd;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use super::{Capabilities, Store};
+use super::{Capabilities, NoticeReceiver, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::sync::Arc;
 use crate::ttl::Ttl;
@@ -241,6 +242,18 @@ impl Store for Ordered {
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         self.inner.evict(name).await
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        self.inner.evict_holder(name, fence).await
+    }
+
+    fn notices(&self) -> Option<NoticeReceiver> {
+        self.inner.notices()
+    }
+
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        self.inner.confirm_end(names, fence).await
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {

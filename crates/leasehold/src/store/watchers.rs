@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::cells::store::Key;
 use crate::sync::{Arc, Mutex, lock};
 
 #[derive(Debug, Default)]
@@ -30,8 +29,7 @@ pub(crate) struct Watch<'a> {
 }
 
 impl Watchers {
-    pub(crate) fn watch(&self, key: &Key) -> Watch<'_> {
-        let key = key.to_string();
+    pub(crate) fn watch(&self, key: String) -> Watch<'_> {
         let bell = {
             let mut watched = lock(&self.watched);
             let watched = watched.entry(key.clone()).or_default();
@@ -79,14 +77,11 @@ impl Drop for Watch<'_> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::cells::store::Kind;
-    use crate::name::Name;
 
     #[test]
     fn a_value_is_forgotten_when_the_last_who_watches_it_goes() {
         let watchers = Watchers::default();
-        let key = Key::new(Kind::Cell, Name::new("x").unwrap_or_else(|error| panic!("{error}")));
-        let (first, second) = (watchers.watch(&key), watchers.watch(&key));
+        let (first, second) = (watchers.watch("cell:x".to_owned()), watchers.watch("cell:x".to_owned()));
         // As one who rings has it for a moment, and one who has just gone.
         let rings = first.bell.clone();
         drop(first);

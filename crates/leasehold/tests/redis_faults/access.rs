@@ -1,17 +1,17 @@
 //! Passwords and rights: what is missing is named, nothing is half done, no secret is shown.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use leasehold::store::redis::Redis;
-use leasehold::{Acquired, Converted, Error, Released, Renewed, Share, Store, Ticket, Wait};
+use leasehold::{Acquired, Converted, Error, Event, Options, Released, Renewed, Share, Store, Ticket, Wait};
 use leasehold_lab::{Kind, Server, Setup};
 
 use super::{claim, client, granted, is_empty, ms, soon, until, until_waiting};
 
 /// What a user needs, as the documentation has it. With another prefix, it is that in place of `lock:`.
 const RULE: &str = "resetkeys ~lock:* ~{lock:* resetchannels &{lock:}:* -@all +hello +auth +ping +time +subscribe \
-    +evalsha +eval +scan +publish +get +set +del +exists +type +pttl +pexpire +hget +hset +hsetnx +hdel +hlen \
-    +hincrby +lindex +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrange +zrem +zremrangebyscore +zscore";
+    +evalsha +eval +scan +publish +pubsub|numsub +get +set +del +exists +type +pttl +pexpire +hget +hset +hsetnx \
+    +hdel +hlen +hincrby +lindex +linsert +llen +lpop +lpos +lpush +lrange +lrem +rpush +zadd +zrange +zrem +zremrangebyscore +zscore";
 
 fn documented_rule() -> String {
     let document = include_str!("../../../../docs/stores/redis.md");
@@ -142,6 +142,16 @@ async fn every_operation_works_with_the_least_rights() {
     }
 }
 
+/// Users that were made before this right was documented do not have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_over_works_without_the_right_to_count_subscribers() {
+    for kind in Kind::ALL {
+        let server = start(kind, &RULE.replace("+pubsub|numsub ", ""));
+        everything(&server).await.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        until("nothing is left", || is_empty(&server)).await;
+    }
+}
+
 /// Values are under other keys than locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_latch_needs_its_own_keys_and_no_other_right() {
@@ -170,7 +180,8 @@ async fn each_right_that_is_missing_is_named() {
     let servers = Kind::ALL.map(|kind| (kind, start(kind, RULE)));
     for (kind, server) in &servers {
         // Whoever may not say hello or who he is does not get so far; the others are not needed by all servers.
-        for right in rights().filter(|right| !["auth", "hello", "ping", "eval"].contains(right)) {
+        let optional = ["auth", "hello", "ping", "eval", "pubsub|numsub"];
+        for right in rights().filter(|right| !optional.contains(right)) {
             let reset = format!("ACL SETUSER locks reset on >pass-word {RULE} -{right}");
             let reset: Vec<&str> = reset.split_whitespace().collect();
             assert!(server.command(&reset).unwrap().is_ok());
@@ -219,7 +230,7 @@ async fn a_wrong_password_or_none_lets_nobody_in_and_is_never_shown() {
         let said = format!("{error} {error:?}");
         assert!(said.contains(hint), "{said}");
         assert!(!said.contains("other-word"), "{said}");
-        assert!(!said.contains(&server.addr().to_string()), "{said}");
+        assert!(said.contains(&server.addr().to_string()), "{said}");
     }
     let right = Redis::open(&format!("redis://:pass-word@{}", server.addr())).await.unwrap();
     assert!(!format!("{right:?}").contains("pass-word"));
@@ -250,4 +261,57 @@ async fn a_user_that_is_removed_meanwhile_is_told_why() {
     })
     .await;
     assert!(refused.contains("password") && !refused.contains("pass-word"), "{refused}");
+}
+
+/// Deletes the user, or gives it another password and ends its connections.
+const SHUT_OUT: [&[&str]; 2] =
+    [&["ACL DELUSER locks"], &["ACL SETUSER locks resetpass >another", "CLIENT KILL USER locks"]];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_shut_out_is_told_so_and_by_which_server() {
+    for commands in SHUT_OUT {
+        let server = start(Kind::Redis, RULE);
+        let failed: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = failed.clone();
+        let hook = move |event| {
+            if let Event::RenewalFailed { why, .. } = event {
+                seen.lock().unwrap().push(why);
+            }
+            std::future::ready(())
+        };
+        let store = Arc::new(Redis::open(&url(&server)).await.unwrap());
+        let locks = Options::default().owner("a").on_event(hook).over(store).unwrap();
+        // A sixth of this TTL, which a renewal waits for its answer, is shorter than the time-out of the connection.
+        let _renewed_soon = locks.mutex("x").ttl(ms(3_000)).lock().await.unwrap();
+        let lease = locks.mutex("z").ttl(ms(60_000)).lock().await.unwrap();
+        let other = Arc::new(Redis::open(&url(&server)).await.unwrap());
+        let waiter = tokio::spawn({
+            let other = client(&other, "b");
+            async move { other.mutex("x").lock().await.map(drop).unwrap_err().to_string() }
+        });
+        until_waiting(&server, "x", 1).await;
+        for command in commands {
+            server.command(&command.split(' ').collect::<Vec<_>>()).unwrap();
+        }
+        let is_plain = |said: &str| {
+            assert!(!said.contains("no answer in time"), "{said}");
+            let is_told = said.contains("WRONGPASS");
+            if is_told {
+                assert!(said.contains(&server.addr().to_string()), "{said}");
+                assert!(said.contains("check user and password") && !said.contains("pass-word"), "{said}");
+            }
+            is_told
+        };
+        until("a renewal fails", || failed.lock().unwrap().iter().any(|why| is_plain(why))).await;
+        let waited = soon(waiter).await.unwrap();
+        assert!(is_plain(&waited), "{waited}");
+        for said in [
+            locks.mutex("y").try_lock().await.map(drop).unwrap_err().to_string(),
+            locks.inspect("x").await.map(drop).unwrap_err().to_string(),
+            locks.cells().counter("n").add(1).await.unwrap_err().to_string(),
+            lease.release().await.unwrap_err().to_string(),
+        ] {
+            assert!(is_plain(&said), "{said}");
+        }
+    }
 }

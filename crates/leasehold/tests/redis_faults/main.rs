@@ -7,6 +7,7 @@ mod access;
 mod connection;
 mod line;
 mod network;
+mod roles;
 mod server;
 
 use std::sync::Arc;

@@ -103,9 +103,10 @@ async fn a_server_that_is_killed_and_remembers_keeps_its_leases_and_its_line() {
     assert_eq!(fence_at(&server, "x"), Some(held.fence().get()));
     soon(async { while held.extend(ttl).await.is_err() {} }).await;
     assert_eq!(held.loss(), None);
+    // Each on its own channel, and both on that of notices.
     let until_heard = || {
         let channels = server.command(&["PUBSUB", "CHANNELS"]).unwrap();
-        matches!(channels, leasehold_lab::Reply::Array(channels) if channels.len() == 2)
+        matches!(channels, leasehold_lab::Reply::Array(channels) if channels.len() == 3)
     };
     until("both listen again", until_heard).await;
     held.release().await.unwrap();

@@ -223,6 +223,12 @@ impl<T> Asked<'_, T> {
             }
         };
         let place = &self.place.cell;
+        // Its caller has it all the same, as where the store does not answer.
+        if let Err(error) = bytes.as_deref().map_or(Ok(()), |bytes| self.client.check_value(bytes)) {
+            tracing::warn!(%place, %error, "loaded, and not kept");
+            loading.give_up().await;
+            return Ok(());
+        }
         match loading.done(bytes.as_deref(), times).await {
             Ok(true) => {}
             Ok(false) => tracing::debug!(%place, "loaded, and overtaken or invalidated meanwhile: not kept"),
@@ -264,6 +270,7 @@ impl<T> Asked<'_, T> {
         Mutex::new(self.client.clone(), Ok(self.place.lease.clone()))
             .ttl(loader_ttl.as_duration())
             .max_hold(load_within.as_duration())
+            .internal()
     }
 
     async fn look(&self) -> Result<Arc<Look>> {

@@ -1,70 +1,193 @@
-//! Where tasks of one client stand that wait for one limit: only the first of them asks the store.
+//! The queue of a client's tasks that wait for one limit, and the background task that serves it.
+//!
+//! The background task asks the store for the first in the queue, then for the next. It runs as long as the queue has entries.
+//! No waiter asks the store itself: a future that is kept and not polled would block all behind it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::pin::pin;
 use std::time::Duration;
 
-use super::limit::Taken;
-use crate::clock::Deadline;
-use crate::sync::{Arc, Mutex, lock};
+use tokio::sync::oneshot;
 
+use super::limit::{Limit, Taken};
+use super::spread;
+use crate::cells::store::Key;
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::locks::Client;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
+
+/// All queues of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// By where the limit is kept.
-    lines: Mutex<HashMap<String, Arc<Line>>>,
+    lines: Mutex<HashMap<String, Line>>,
+    /// Numbers the places of all queues, so that a place of a queue that was forgotten is never taken for one of its
+    /// successor.
+    arrivals: AtomicU64,
 }
 
+/// Invariants:
+/// - it is in the table exactly as long as a task serves it;
+/// - the waiter that is being served is not in the queue any more.
 #[derive(Debug, Default)]
 struct Line {
-    /// Whoever has it is the first; tokio gives it in order of arrival.
-    first: tokio::sync::Mutex<()>,
-    /// What the first was told last: when to come again, and when all is to be had.
-    told: Mutex<Option<(Deadline, Deadline)>>,
+    /// By order of arrival.
+    waiters: BTreeMap<u64, Waiter>,
+    /// What the store last said to the waiter being served: when to come again, and when all is to be had.
+    told: Option<(Deadline, Deadline)>,
 }
 
-/// One who stands there; the line is forgotten when the last of them goes.
+/// What the background task asks for, and where the answer goes.
+pub(super) struct Waiter {
+    key: Key,
+    limit: Limit,
+    weight: u32,
+    until: Deadline,
+    answer: oneshot::Sender<Result<Taken>>,
+}
+
+/// A place in a queue. Dropped, it is free at once.
 pub(super) struct Stand<'a> {
     lines: &'a Lines,
     place: String,
-    line: Arc<Line>,
+    number: u64,
+    answer: oneshot::Receiver<Result<Taken>>,
 }
 
-/// As long as it is kept, nobody else of this client asks for the limit who waits for it.
-pub(super) type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
-
 impl Lines {
-    pub(super) fn join(&self, place: String) -> Stand<'_> {
-        let line = lock(&self.lines).entry(place.clone()).or_default().clone();
-        Stand { lines: self, place, line }
+    /// Takes the last place, and starts the task that serves the queue if none runs.
+    pub(super) fn join<'a>(
+        &'a self,
+        client: &Arc<Client>,
+        key: Key,
+        limit: Limit,
+        weight: u32,
+        until: Deadline,
+    ) -> Stand<'a> {
+        let place = limit.place(&key);
+        let (sender, answer) = oneshot::channel();
+        let waiter = Waiter { key, limit, weight, until, answer: sender };
+        let mut lines = lock(&self.lines);
+        let is_new = !lines.contains_key(&place);
+        let line = lines.entry(place.clone()).or_default();
+        let number = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        line.waiters.insert(number, waiter);
+        drop(lines);
+        if is_new {
+            spawn(serve(Served { client: client.clone(), place: place.clone(), is_over: false }));
+        }
+        Stand { lines: self, place, number, answer }
+    }
+
+    /// Takes the first waiter out of the queue; without one, the queue is forgotten.
+    fn next(&self, place: &str) -> Option<Waiter> {
+        let mut lines = lock(&self.lines);
+        let next = lines.get_mut(place)?.waiters.pop_first();
+        if next.is_none() {
+            lines.remove(place);
+        }
+        next.map(|(_, waiter)| waiter)
+    }
+
+    fn tell(&self, place: &str, now: Deadline, taken: &Taken) {
+        if let Some(line) = lock(&self.lines).get_mut(place) {
+            line.told = Some((now.plus(taken.retry_after), now.plus(taken.reset_after)));
+        }
     }
 }
 
 impl Stand<'_> {
-    /// Ends when this is the first.
-    pub(super) async fn turn(&self) -> Turn<'_> {
-        self.line.first.lock().await
+    /// What came of it; the task that serves the queue sees to the deadline once it is this one's turn.
+    pub(super) async fn answer(&mut self) -> Result<Taken> {
+        (&mut self.answer).await.unwrap_or_else(|_| {
+            let (what, why) = ("task that waits for a rate limit", "its runtime has ended".to_owned());
+            Err(Error::System { what, why })
+        })
     }
 
-    /// The first tells those behind it what it was told.
-    pub(super) fn tell(&self, now: Deadline, taken: &Taken) {
-        let told = (now.plus(taken.retry_after), now.plus(taken.reset_after));
-        *lock(&self.line.told) = Some(told);
-    }
-
-    /// What one is told whose time ends behind others.
-    pub(super) fn refused(&self, now: Deadline) -> Taken {
-        let told = *lock(&self.line.told);
-        let (retry_after, reset_after) = told
+    /// Leaves the queue, refused. `None` once it is being served: then there is an answer soon.
+    pub(super) fn leave(&self, now: Deadline) -> Option<Taken> {
+        let mut lines = lock(&self.lines.lines);
+        let line = lines.get_mut(&self.place)?;
+        line.waiters.remove(&self.number)?;
+        let (retry_after, reset_after) = line
+            .told
             .map_or((Duration::ZERO, Duration::ZERO), |(retry, reset)| (retry.since(now), reset.since(now)));
-        Taken { allowed: false, remaining: 0, retry_after, reset_after }
+        Some(Taken { allowed: false, remaining: 0, retry_after, reset_after })
     }
 }
 
 impl Drop for Stand<'_> {
     fn drop(&mut self) {
-        let mut lines = lock(&self.lines.lines);
-        // Ours and the table's: nobody else has it, and nobody gets it under this lock.
-        if Arc::strong_count(&self.line) == 2 {
-            lines.remove(&self.place);
+        // Dropped after the lock: its sender wakes whoever listens.
+        let _waiter =
+            lock(&self.lines.lines).get_mut(&self.place).and_then(|line| line.waiters.remove(&self.number));
+    }
+}
+
+/// A queue that a task serves. Where the task is dropped with its runtime, the waiters that are left hear of it.
+struct Served {
+    client: Arc<Client>,
+    place: String,
+    /// The queue is forgotten, and there may be a new one at that place, with a task of its own.
+    is_over: bool,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _left = lock(&self.client.lines.lines).remove(&self.place);
         }
+    }
+}
+
+async fn serve(mut served: Served) {
+    let Served { client, place, .. } = &served;
+    while let Some(mut waiter) = client.lines.next(place) {
+        if let Some(answer) = ask(client, place, &mut waiter).await {
+            let _ = waiter.answer.send(answer);
+        }
+    }
+    served.is_over = true;
+}
+
+/// Asks until the limit lets it through, its time is over, or its future was dropped (`None`).
+async fn ask(client: &Arc<Client>, place: &str, waiter: &mut Waiter) -> Option<Result<Taken>> {
+    let clock = client.clock();
+    // Listens first and looks then, or a closing in between would go unheard.
+    let mut closed = pin!(client.closing.rung.notified());
+    closed.as_mut().enable();
+    let mut refused = 0;
+    while !waiter.answer.is_closed() {
+        let store = match client.check_open().and_then(|()| client.cells(super::WHAT)) {
+            Ok(store) => store,
+            Err(error) => return Some(Err(error)),
+        };
+        let taken = match client.in_time(store.take(&waiter.key, &waiter.limit, waiter.weight)).await {
+            Ok(taken) => taken,
+            Err(error) => return Some(Err(error)),
+        };
+        let now = clock.now();
+        let again = now.plus(taken.retry_after);
+        if taken.allowed || again > waiter.until {
+            return Some(Ok(taken));
+        }
+        client.lines.tell(place, now, &taken);
+        tokio::select! {
+            biased;
+            () = &mut closed => return Some(Err(Error::Closed)),
+            () = waiter.answer.closed() => {}
+            () = clock.sleep_until(again.plus(spread(taken.retry_after, refused)).min(waiter.until)) => {}
+        }
+        refused += 1;
+    }
+    None
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("key", &self.key).field("weight", &self.weight).finish_non_exhaustive()
     }
 }

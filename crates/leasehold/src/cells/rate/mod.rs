@@ -19,6 +19,9 @@ use crate::sync::Arc;
 
 pub use limit::{Algorithm, Limit, Taken};
 
+/// What a store is asked for, in errors.
+const WHAT: &str = "a rate limit";
+
 /// The most by which one who waits comes later than it was told, so that not all come at once.
 const SPREAD_MAX: Duration = Duration::from_millis(250);
 
@@ -119,9 +122,10 @@ impl RateLimit {
 
     /// Waits until so much may be had, however long that takes, and takes it.
     ///
-    /// Tasks of one client that wait for the same limit are served in their order of arrival, heavy ones as well as light ones, and
-    /// only the first of them asks the store: when it was told that there may be something, and a little later by chance, more so
-    /// the more often it was refused. Between clients there is no order; whoever asks for much may go short beside
+    /// Tasks of one client that wait for the same limit are served in their order of arrival, heavy ones as well as light ones. A
+    /// background task asks the store for the first of them: when it was told that there may be something, and a little later by
+    /// chance, more so the more often it was refused. So a future that is kept and not polled blocks no other: in its turn
+    /// it is taken for. Between clients there is no order; whoever asks for much may go short beside
     /// others who ask for little.
     ///
     /// # Errors
@@ -153,36 +157,23 @@ impl RateLimit {
         // Listens first and looks then, or a closing in between would go unheard.
         let mut closed = pin!(self.client.closing.rung.notified());
         closed.as_mut().enable();
-        let mut store = self.store()?;
-        let stand = self.client.lines.join(limit.place(&key));
-        let _turn = tokio::select! {
+        self.store()?;
+        let mut stand = self.client.lines.join(&self.client, key, limit, weight, until);
+        tokio::select! {
             biased;
-            turn = stand.turn() => turn,
-            () = &mut closed => return Err(crate::error::Error::Closed),
-            () = clock.sleep_until(until) => return Ok(stand.refused(clock.now())),
-        };
-        let mut refused = 0;
-        loop {
-            let taken = self.client.in_time(store.take(&key, &limit, weight)).await?;
-            let now = clock.now();
-            let again = now.plus(taken.retry_after);
-            if taken.allowed || again > until {
-                return Ok(taken);
-            }
-            stand.tell(now, &taken);
-            tokio::select! {
-                biased;
-                () = &mut closed => return Err(crate::error::Error::Closed),
-                () = clock.sleep_until(again.plus(spread(taken.retry_after, refused)).min(until)) => {}
-            }
-            refused += 1;
-            store = self.store()?;
+            taken = stand.answer() => return taken,
+            () = closed => return Err(crate::error::Error::Closed),
+            () = clock.sleep_until(until) => {}
+        }
+        match stand.leave(clock.now()) {
+            Some(refused) => Ok(refused),
+            None => stand.answer().await,
         }
     }
 
     fn store(&self) -> Result<&dyn CellStore> {
         self.client.check_open()?;
-        self.client.cells("a rate limit")
+        self.client.cells(WHAT)
     }
 
     fn checked(&self, weight: u32) -> Result<(Key, Limit)> {

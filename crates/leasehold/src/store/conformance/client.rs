@@ -230,6 +230,7 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
         owner: crate::Owner::this_process(),
         min_validity: Duration::ZERO,
         room: None,
+        is_internal: false,
     };
     let can = a.capabilities();
     for (offered, share, names) in [

@@ -17,8 +17,10 @@ use super::presence::ClientId;
 use super::rows::{Entry, Holding, columns, is_several, name as parse_name, time, token as parse_token};
 use crate::claim::{
     Busy, Claim, Converted, Evicted, Grant, Holder, Released, Renewed, Share, Status, Ticket, Wait, Waiter,
+    age,
 };
 use crate::clock::Deadline;
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::held::Held;
 use crate::ttl::Ttl;
@@ -45,6 +47,8 @@ pub(super) struct News {
     pub(super) changed: Vec<String>,
     /// Other clients with such waiters and watchers.
     pub(super) pokes: BTreeSet<ClientId>,
+    /// Clients that a name was taken from.
+    pub(super) evicted: Vec<(ClientId, Name)>,
     /// Names at which more can be admitted.
     pub(super) more: Vec<Name>,
 }
@@ -55,6 +59,7 @@ impl News {
         self.looks.extend(other.looks);
         self.changed.extend(other.changed);
         self.pokes.extend(other.pokes);
+        self.evicted.extend(other.evicted);
         self.more.extend(other.more);
     }
 }
@@ -252,19 +257,36 @@ impl<'a> Book<'a> {
         Ok(Converted::Converted(Grant { fence, fences: 1, ..holding.grant() }))
     }
 
-    pub(super) fn evict(&mut self, name: &Name) -> Outcome<Evicted> {
-        self.numbers(1)?.ok_or_else(no_more_fences)?;
+    /// Takes a name from its holders, or from the one with this fence.
+    pub(super) fn evict(&mut self, name: &Name, only: Option<Fence>) -> Outcome<Evicted> {
         self.look_at(name)?;
-        let holders = self.holders(name)?;
-        let mut labels = Vec::new();
+        let mut found = self.holders(name)?;
+        found.retain(|holding| only.is_none_or(|only| holding.fence == only));
+        if only.is_some() && found.is_empty() {
+            return Ok(Evicted { holders: Vec::new() });
+        }
+        self.numbers(1)?.ok_or_else(no_more_fences)?;
+        let mut holders = Vec::new();
         let mut freed = vec![name.clone()];
-        for holding in holders {
-            labels.push(parse_token(&holding.token)?.owner());
+        for holding in found {
+            holders.push(self.shown(&holding)?);
             // All of a claim or none: a lease over several names cannot go on without one of them.
             freed.extend(self.let_go(name, &holding)?);
+            self.news.evicted.push((holding.client, name.clone()));
         }
         self.admit(freed)?;
-        Ok(Evicted { holders: labels })
+        Ok(Evicted { holders })
+    }
+
+    fn shown(&self, holding: &Holding) -> Outcome<Holder> {
+        Ok(Holder {
+            owner: parse_token(&holding.token)?.owner(),
+            share: holding.share,
+            fence: Some(holding.fence),
+            remaining: holding.expires.since(self.now),
+            nodes: None,
+            held_for: age(holding.fence.get(), self.wall_us),
+        })
     }
 
     /// How things stand with a name, and the clients that its holders and waiters live by.
@@ -278,21 +300,13 @@ impl<'a> Book<'a> {
         if holders.is_empty() && line.is_empty() {
             return Ok((None, clients));
         }
-        let holder = |holding: &Holding| -> Outcome<Holder> {
-            Ok(Holder {
-                owner: parse_token(&holding.token)?.owner(),
-                share: holding.share,
-                fence: Some(holding.fence),
-                remaining: holding.expires.since(self.now),
-                nodes: None,
-            })
-        };
         let waiter = |entry: &Entry| -> Outcome<Waiter> {
-            Ok(Waiter { owner: parse_token(&entry.token)?.owner(), share: entry.share })
+            let waiting_for = age(u64::try_from(entry.arrival).unwrap_or(0), self.wall_us);
+            Ok(Waiter { owner: parse_token(&entry.token)?.owner(), share: entry.share, waiting_for })
         };
         let status = Status {
             name: name.clone(),
-            holders: holders.iter().map(holder).collect::<Outcome<_>>()?,
+            holders: holders.iter().map(|holding| self.shown(holding)).collect::<Outcome<_>>()?,
             waiters: line.iter().map(waiter).collect::<Outcome<_>>()?,
         };
         Ok((Some(status), clients))

@@ -13,7 +13,7 @@ use super::rows::time;
 use super::{File, Store};
 use crate::cells::rate::{Limit, Taken};
 use crate::cells::store::{
-    Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
+    Answer, CellStore, Changed, Kept, Key, Plan, ScriptKey, When, Write, Written, change_by_comparison,
 };
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ impl CellStore for File {
         change_by_comparison(self, key, plan).await
     }
 
-    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+    async fn run(&self, _source: &str, _keys: &[ScriptKey], _args: &[Vec<u8>]) -> Result<Answer> {
         let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
         Err(Error::Unsupported { store: "file", what: "scripts", why })
     }
@@ -60,7 +60,7 @@ impl CellStore for File {
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
-        let watch = self.shared.ears.watchers.watch(key);
+        let watch = self.shared.ears.watchers.watch(key.to_string());
         loop {
             let mut rung = pin!(watch.rung());
             // Listens first and looks then.

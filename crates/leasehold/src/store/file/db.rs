@@ -125,6 +125,17 @@ pub(super) fn connect(place: &Place) -> Result<Connection, rusqlite::Error> {
     // Closing a connection is no time to wait for a disk.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    if place.access().is_shared() {
+        // A schema that another user has changed runs nothing of theirs.
+        for (setting, on) in [
+            (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+            (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+            (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+        ] {
+            connection.set_db_config(setting, on)?;
+        }
+        connection.pragma_update(None, "cell_size_check", true)?;
+    }
     // Else a statement is compiled anew for each value that is bound: an index over some of the rows might fit it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(64);

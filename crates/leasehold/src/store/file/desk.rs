@@ -292,6 +292,10 @@ impl Desk {
         outcome
     }
 
+    pub(super) fn messenger(&self) -> &Messenger {
+        &self.messenger
+    }
+
     /// Others are told when nobody has to wait for it any more.
     fn committed(self: &Arc<Self>, clerk: MutexGuard<'_, Clerk>, news: News) {
         let frames = clerk.db.log_frames();

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{fstat, fstatfs, fstatvfs};
+use rustix::fs::{AtFlags, CWD, Stat, accessat, fstat, fstatfs, fstatvfs, statfs, statvfs};
 
-use super::File;
 use super::place::{DATABASE, Place, WAL, refused};
 use super::presence::Clients;
+use super::{Access, File};
 use crate::doctor::{Bytes, Finding, tried};
 use crate::error::{Error, Result};
 
@@ -34,25 +34,57 @@ const LOCAL: &[(u32, &str)] = &[
 ];
 
 /// What is seen of the directory before and while it is used as a store.
-pub(crate) async fn examine(directory: &Path) -> Result<Vec<Finding>> {
+pub(crate) async fn examine(directory: &Path, access: Access) -> Result<Vec<Finding>> {
     let path = directory.to_owned();
-    let looked = tokio::task::spawn_blocking(move || look(&path)).await;
-    let mut findings = looked
-        .map_err(|error| Error::System { what: "thread to look at the store", why: error.to_string() })??;
-    let store = File::open(directory).await?;
+    let looked = tokio::task::spawn_blocking(move || match Place::exists(&path, access)? {
+        true => look(&path, access).map(|findings| (findings, true)),
+        false => look_at_missing(&path).map(|findings| (findings, false)),
+    });
+    let looked = looked
+        .await
+        .map_err(|error| Error::System { what: "thread to look at the store", why: error.to_string() })?;
+    let (mut findings, exists) = looked?;
+    if !exists {
+        return Ok(findings);
+    }
+    let store = File::open_for(directory, access).await?;
     findings.push(tried(&store).await);
     Ok(findings)
 }
 
+/// A store that nobody has used yet. It is not made: looking changes nothing.
+fn look_at_missing(path: &Path) -> Result<Vec<Finding>> {
+    let path =
+        std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
+    let shown = path.display();
+    let Some(nearest) = path.ancestors().find(|path| path.exists()) else {
+        return Err(refused(format!("`{shown}`: no directory above it can be seen")));
+    };
+    let seen = || -> io::Result<Vec<Finding>> {
+        let may_write = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+        if let Err(error) = accessat(CWD, nearest, may_write, AtFlags::EACCESS) {
+            let what =
+                format!("{shown} does not exist yet, and cannot be made in {}: {error}", nearest.display());
+            let advice =
+                "name a directory that this user can make, or have it made for this user, with mode 700";
+            return Ok(vec![Finding::bad("directory", what, advice)]);
+        }
+        let what = format!("{shown} does not exist yet; the first lock makes it");
+        Ok(vec![Finding::good("directory", what), file_system(statfs(nearest)?.f_type as u32), {
+            let space = statvfs(nearest)?;
+            free_space(space.f_bavail.saturating_mul(space.f_frsize))
+        }])
+    };
+    seen().map_err(|error| refused(format!("`{shown}`: {error}")))
+}
+
 /// Before it is opened: that clears up after the dead.
-fn look(path: &Path) -> Result<Vec<Finding>> {
-    let (place, _) = Place::open(path)?;
+fn look(path: &Path, access: Access) -> Result<Vec<Finding>> {
+    let (place, _) = Place::open(path, access)?;
     let shown = place.path().display().to_string();
     let seen = || -> io::Result<Vec<Finding>> {
         let stat = fstat(place.directory())?;
-        let mode = stat.st_mode & 0o777;
-        let what = format!("{shown}, of user {}, closed to others (mode {mode:o})", stat.st_uid);
-        let mut findings = vec![Finding::good("directory", what)];
+        let mut findings = vec![whose(&stat, &shown, access)];
         findings.push(file_system(fstatfs(place.directory())?.f_type as u32));
         let space = fstatvfs(place.directory())?;
         findings.push(free_space(space.f_bavail.saturating_mul(space.f_frsize)));
@@ -68,10 +100,29 @@ fn look(path: &Path) -> Result<Vec<Finding>> {
             ));
         }
         findings.push(size(place.bytes(DATABASE)?, place.bytes(WAL)?));
-        findings.push(clients(&Clients::new(place.clients().clone()))?);
+        findings.push(clients(&Clients::of(&place))?);
         Ok(findings)
     };
     seen().map_err(|error| refused(format!("`{shown}`: {error}")))
+}
+
+fn whose(stat: &Stat, shown: &str, access: Access) -> Finding {
+    let (owner, group, mode) = (stat.st_uid, stat.st_gid, stat.st_mode & 0o7777);
+    let what = match access {
+        Access::User => format!("{shown}, of user {owner}, closed to others (mode {mode:o})"),
+        Access::Group => {
+            format!("{shown}, of user {owner}, shared by the members of group {group} (mode {mode:o})")
+        }
+        Access::All => format!("{shown}, of user {owner}, shared by all users (mode {mode:o})"),
+    };
+    match owner == 0 || owner == rustix::process::geteuid().as_raw() {
+        true => Finding::good("directory", what),
+        false => Finding::caution(
+            "directory",
+            what,
+            "its user can put another one in its place; better that is root",
+        ),
+    }
 }
 
 fn file_system(kind: u32) -> Finding {

@@ -4,6 +4,7 @@
 //! would do, the kernel does: it lets one process write at a time (`desk`), knows who lives (`presence`), and carries
 //! pokes and the news of a death between processes (`messenger`, `site`). The rules are in `book`.
 
+mod access;
 mod book;
 mod cells;
 mod change;
@@ -23,18 +24,23 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Store};
+use super::{Capabilities, NoticeReceiver, Store};
 use crate::cells::store::CellStore;
-use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
+};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
 use crate::ttl::Ttl;
+pub use access::Access;
 use book::{Book, Step};
 use db::Fault;
 pub(crate) use doctor::examine;
 use messenger::Ears;
+use place::Place;
 use site::Site;
 
 /// More renewals than this are not made on the caller's thread.
@@ -43,7 +49,8 @@ const RENEWED_AT_ONCE: usize = 16;
 /// How often the files may be replaced under one operation.
 const REPLACED_MAX: usize = 3;
 
-/// A store in a directory of this machine. Every process of this user that opens the same directory shares it.
+/// A store in a directory of this machine. Every process of this user that opens the same directory shares it, and with
+/// [`open_for`](File::open_for) processes of several users do.
 ///
 /// It belongs to the runtime it is opened in.
 #[derive(Debug)]
@@ -54,6 +61,7 @@ pub struct File {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
+    access: Access,
     clock: Clock,
     ears: Arc<Ears>,
     site: Mutex<Arc<Site>>,
@@ -69,12 +77,31 @@ impl File {
     /// # Cancel safety
     /// Dropped before its end, nothing is opened; a directory that was made stays.
     pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
+        File::open_for(directory, Access::User).await
+    }
+
+    /// Opens the store in this directory for several users. All who use it say the same. The directory exists already, with
+    /// the mode that [`Access`] tells.
+    ///
+    /// Whoever may use it can change every lock in it; see `docs/stores/file.md` for what they can do to each other.
+    ///
+    /// # Errors
+    /// As [`open`](File::open).
+    ///
+    /// # Cancel safety
+    /// As [`open`](File::open).
+    pub async fn open_for(directory: impl AsRef<Path>, access: Access) -> Result<Self> {
         let path = directory.as_ref().to_owned();
         let clock = Clock::system()?;
         let ears: Arc<Ears> = Arc::default();
-        let site = Site::open(&path, None, &clock, ears.clone()).await?;
+        let site = Site::open(&path, access, None, &clock, ears.clone()).await?;
         let reopening = tokio::sync::Mutex::default();
-        Ok(File { shared: Arc::new(Shared { path, clock, ears, site: Mutex::new(site), reopening }) })
+        Ok(File { shared: Arc::new(Shared { path, access, clock, ears, site: Mutex::new(site), reopening }) })
+    }
+
+    /// Whether there is a store in this directory, found out without making one.
+    pub(crate) fn exists(directory: &Path, access: Access) -> Result<bool> {
+        Place::exists(directory, access)
     }
 
     /// Where a store is if nothing is said: `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
@@ -83,6 +110,11 @@ impl File {
     /// [`Error::Refused`] where neither `XDG_STATE_HOME` nor `HOME` is set to an absolute path.
     pub fn default_directory() -> Result<PathBuf> {
         place::default_path()
+    }
+
+    /// A path below the home directory, as `file:~/PATH` means it.
+    pub(crate) fn in_home(below: &str) -> Result<PathBuf> {
+        place::in_home(below)
     }
 
     /// On a task of its own: whoever asked may go, but what is half taken over would be held by nobody.
@@ -147,7 +179,9 @@ impl Shared {
             return Ok(());
         }
         tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
-        let site = Site::open(&self.path, Some(replaced.former()), &self.clock, self.ears.clone()).await?;
+        let site =
+            Site::open(&self.path, self.access, Some(replaced.former()), &self.clock, self.ears.clone())
+                .await?;
         *lock(&self.site) = site;
         // Their places in line may be gone with the old files.
         self.ears.ring_all();
@@ -230,7 +264,21 @@ impl Store for File {
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         let name = name.clone();
-        Ok(self.ask(move |book| book.evict(&name), false).await?.1)
+        Ok(self.ask(move |book| book.evict(&name, None), false).await?.1)
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        let name = name.clone();
+        Ok(self.ask(move |book| book.evict(&name, Some(fence)), false).await?.1)
+    }
+
+    fn notices(&self) -> Option<NoticeReceiver> {
+        Some(self.shared.ears.notices.subscribe())
+    }
+
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        let told = self.shared.site().desk.messenger().tell_ended(names, fence);
+        told.map_err(|error| Error::System { what: "list of clients", why: error.to_string() })
     }
 
     async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {

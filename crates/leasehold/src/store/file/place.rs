@@ -6,12 +6,16 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, fstatfs, mkdirat, openat, stat, statat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fstatfs, mkdirat, openat, renameat_with, stat,
+    statat, unlinkat,
+};
 use rustix::io::Errno;
 
+use super::access::{Access, Rules, not_what_it_should_be};
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
@@ -19,8 +23,8 @@ pub(super) const DATABASE: &str = "locks.db";
 pub(super) const WAL: &str = "locks.db-wal";
 const SHM: &str = "locks.db-shm";
 const DATABASE_FILES: [&str; 3] = [DATABASE, WAL, SHM];
-const GATE: &str = "gate";
-const CLIENTS: &str = "clients";
+pub(super) const GATE: &str = "gate";
+pub(super) const CLIENTS: &str = "clients";
 
 /// SQLite takes 512, with the name of the database and an ending of 8.
 const PATH_BYTES_MAX: usize = 495;
@@ -74,24 +78,53 @@ pub(super) struct Place {
     real: PathBuf,
     directory: OwnedFd,
     clients: Arc<OwnedFd>,
+    rules: Rules,
 }
 
 /// `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
 pub(super) fn default_path() -> Result<PathBuf> {
-    let from =
-        |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = from("XDG_STATE_HOME").or_else(|| Some(from("HOME")?.join(".local/state")));
-    match state {
-        Some(state) => Ok(state.join("leasehold")),
-        None => Err(refused(
-            "neither XDG_STATE_HOME nor HOME is set to an absolute path; name a directory, as in `file:/var/lib/locks`",
-        )),
+    match from_variable("XDG_STATE_HOME") {
+        Some(state) => of_this_user("XDG_STATE_HOME", state.join("leasehold")),
+        None => match from_variable("HOME") {
+            Some(home) => of_this_user("HOME", home.join(".local/state/leasehold")),
+            None => Err(refused(
+                "neither XDG_STATE_HOME nor HOME is set to an absolute path; name a directory, as in `file:/var/lib/locks`",
+            )),
+        },
+    }
+}
+
+/// A path below the home directory.
+pub(super) fn in_home(below: &str) -> Result<PathBuf> {
+    match from_variable("HOME") {
+        Some(home) => of_this_user("HOME", home.join(below)),
+        None => {
+            Err(refused("HOME is not set to an absolute path, so `~` means nothing; write the whole path"))
+        }
+    }
+}
+
+fn from_variable(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Refuses to make directories of root's in another user's home, as under `sudo` with that user's HOME: the user could
+/// not use them.
+fn of_this_user(variable: &str, path: PathBuf) -> Result<PathBuf> {
+    let owner = path.ancestors().find_map(|path| Some(std::fs::metadata(path).ok()?.uid()));
+    match owner {
+        Some(owner) if owner != 0 && rustix::process::geteuid().is_root() => Err(refused(format!(
+            "{variable} leads to `{}`, where everything belongs to user {owner}, but this process runs as root; use root's own \
+             ({variable}=/root, `sudo -H`), or name a directory, as in `file:/var/lib/locks`",
+            path.display()
+        ))),
+        _ => Ok(path),
     }
 }
 
 impl Place {
-    /// Opens the directory, made if it is not there, with what has to be in it but for the database.
-    pub(super) fn open(path: &Path) -> Result<(Self, File)> {
+    /// Opens the directory with what has to be in it but for the database. One for a single user is made if it is not there.
+    pub(super) fn open(path: &Path, access: Access) -> Result<(Self, File)> {
         let shown = path.display();
         let path = std::path::absolute(path).map_err(|error| refused(format!("`{shown}`: {error}")))?;
         let failed = |what: &str| {
@@ -105,38 +138,23 @@ impl Place {
                 other => refused(format!("`{shown}{what}`: {}", explained(other))),
             }
         };
-        let mut builder = std::fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(&path);
-        // What stands there instead of a directory is named below.
-        if let Err(error) = made
-            && !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory)
-        {
-            return Err(refused(format!(
-                "the directory `{shown}` could not be made: {error}; name another, or make it yourself"
-            )));
+        if !access.is_shared() {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(access.directory_mode()).create(&path);
+            // What stands there instead of a directory is named below.
+            if let Err(error) = made
+                && !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory)
+            {
+                return Err(refused(format!(
+                    "the directory `{shown}` could not be made: {error}; name another, or make it yourself"
+                )));
+            }
         }
-        let directory = open_directory(rustix::fs::CWD, &path).map_err(|error| match error {
-            Errno::LOOP | Errno::NOTDIR => refused(format!(
-                "`{shown}` is not a directory (a symbolic link is not followed); name the directory itself"
-            )),
-            other => refused(format!("`{shown}`: {}", explained(other))),
-        })?;
-        ours(&directory, &shown.to_string(), FileType::Directory)?;
-        let kind = fstatfs(&directory).map_err(failed(""))?.f_type as u32;
-        if let Some(network) = foreign(kind) {
-            return Err(refused(format!(
-                "`{shown}` is on {network}, where kernel locks do not reach everybody; use a local directory, or a store made for several machines"
-            )));
-        }
-        match mkdirat(&directory, CLIENTS, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(failed("/clients")(error)),
-        }
+        let (directory, rules) = checked_directory(&path, access)?;
+        make_clients(&directory, access).map_err(failed("/clients"))?;
         let clients = open_directory(&directory, Path::new(CLIENTS)).map_err(failed("/clients"))?;
-        ours(&clients, &format!("{shown}/clients"), FileType::Directory)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let gate = openat(&directory, GATE, flags, Mode::from_raw_mode(0o600)).map_err(failed("/gate"))?;
-        ours(&gate, &format!("{shown}/gate"), FileType::RegularFile)?;
+        rules.check_open(&clients, &format!("{shown}/clients"), FileType::Directory)?;
+        let gate = open_gate(&directory, access).map_err(failed("/gate"))?;
+        rules.check_open(&gate, &format!("{shown}/gate"), FileType::RegularFile)?;
         // The name that the kernel has for the descriptor: no symbolic links in it.
         let real = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))
             .map_err(|error| refused(format!("/proc is needed, and gave no name for `{shown}`: {error}")))?;
@@ -145,7 +163,23 @@ impl Place {
                 "the path `{shown}` is too long: SQLite takes {PATH_BYTES_MAX} bytes; name a directory with a shorter one"
             )));
         }
-        Ok((Place { path, real, directory, clients: Arc::new(clients) }, File::from(gate)))
+        Ok((Place { path, real, directory, clients: Arc::new(clients), rules }, File::from(gate)))
+    }
+
+    /// Whether a store is there, found out without making one. A directory that is no place for a store is an error.
+    pub(super) fn exists(path: &Path, access: Access) -> Result<bool> {
+        let path =
+            std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
+        let is_missing =
+            std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_missing && !access.is_shared() {
+            return Ok(false);
+        }
+        let (directory, _) = checked_directory(&path, access)?;
+        match statat(&directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            _ => Ok(true),
+        }
     }
 
     /// Sees to it that there is a database file that is ours, empty at first. Called under the gate.
@@ -173,11 +207,17 @@ impl Place {
             }
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             // Nobody has a lock on a file that was not there.
-            drop(openat(&self.directory, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?);
+            let made =
+                openat(&self.directory, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+            // SQLite gives its log and its index the mode of the database.
+            self.rules.access.apply(&made, FileType::RegularFile).map_err(failed)?;
         }
         for file in DATABASE_FILES {
             match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => check(&stat, &format!("{}/{file}", self.path.display()), FileType::RegularFile)?,
+                Ok(stat) => {
+                    let shown = format!("{}/{file}", self.path.display());
+                    self.rules.check(&stat, &shown, FileType::RegularFile)?;
+                }
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -203,8 +243,12 @@ impl Place {
     /// What the kernel says where SQLite only knows that something failed: the reason why nothing can be written here.
     pub(super) fn why_not_written(&self) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let written = openat(&self.directory, GATE, flags, Mode::empty())
-            .and_then(|gate| rustix::io::pwrite(&gate, &[0], 0));
+        let gate = openat(&self.directory, GATE, flags, Mode::empty());
+        let written = gate.and_then(|gate| match self.rules.check_open(&gate, GATE, FileType::RegularFile) {
+            Ok(()) => rustix::io::pwrite(&gate, &[0], 0),
+            // Nothing is written into what somebody has put in its place.
+            Err(_) => Err(Errno::STALE),
+        });
         written.err().map(explained)
     }
 
@@ -219,6 +263,10 @@ impl Place {
 
     pub(super) fn clients(&self) -> &Arc<OwnedFd> {
         &self.clients
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.rules.access
     }
 
     /// The directory itself.
@@ -280,43 +328,83 @@ fn open_directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(at, path, flags, Mode::empty())
 }
 
-fn ours(file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
-    let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?;
-    check(&stat, shown, kind)
+/// Opens the directory of a store, if it is fit for this access and on a local file system.
+fn checked_directory(path: &Path, access: Access) -> Result<(OwnedFd, Rules)> {
+    let directory =
+        open_directory(rustix::fs::CWD, path).map_err(|error| Rules::unopened(access, path, error))?;
+    let rules = Rules::of(access, &directory, path)?;
+    let shown = path.display();
+    let kind =
+        fstatfs(&directory).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?.f_type;
+    match foreign(kind as u32) {
+        Some(network) => Err(refused(format!(
+            "`{shown}` is on {network}, where kernel locks do not reach everybody; use a local directory, or a store made for several machines"
+        ))),
+        None => Ok((directory, rules)),
+    }
 }
 
-fn check(stat: &Stat, shown: &str, kind: FileType) -> Result<()> {
-    let is = FileType::from_raw_mode(stat.st_mode);
-    if is != kind {
-        return Err(not_what_it_should_be(shown, kind));
+/// Opens the gate, made if it is not there. It appears under its name with the mode that lets all in who share it: others may
+/// come at the same moment.
+fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    if !access.is_shared() {
+        return openat(directory, GATE, flags | OFlags::CREATE, Mode::from_raw_mode(0o600));
     }
-    let me = rustix::process::geteuid().as_raw();
-    if stat.st_uid != me {
-        return Err(refused(format!(
-            "`{shown}` belongs to user {}, and this process runs as user {me}; each user has a store of their own, so name another directory",
-            stat.st_uid
-        )));
+    match openat(directory, GATE, flags, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        opened => return opened,
     }
-    let mode = stat.st_mode & 0o7777;
-    if mode & 0o077 != 0 {
-        let right = if kind == FileType::Directory { "700" } else { "600" };
-        return Err(refused(format!(
-            "`{shown}` is open to other users (mode {mode:o}); if that is a mistake, `chmod {right}` it"
-        )));
+    let new = temporary(GATE)?;
+    let made = openat(directory, &new, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600))?;
+    // A link would give it two names for a moment, which another user's check refuses.
+    let renamed = access
+        .apply(&made, FileType::RegularFile)
+        .and_then(|()| renameat_with(directory, &new, directory, GATE, RenameFlags::NOREPLACE));
+    if renamed.is_err() {
+        unlinkat(directory, &new, AtFlags::empty())?;
     }
-    Ok(())
+    match renamed {
+        Ok(()) | Err(Errno::EXIST) => openat(directory, GATE, flags, Mode::empty()),
+        Err(error) => Err(error),
+    }
 }
 
-fn not_what_it_should_be(shown: &str, kind: FileType) -> Error {
-    let wanted = if kind == FileType::Directory { "a directory" } else { "a plain file" };
-    refused(format!("`{shown}` is not {wanted} (a symbolic link is not followed); move it away"))
+/// Makes the folder of the clients, if it is not there, in the same way.
+fn make_clients(directory: &OwnedFd, access: Access) -> rustix::io::Result<()> {
+    let made = match access.is_shared() {
+        false => mkdirat(directory, CLIENTS, Mode::from_raw_mode(0o700)),
+        true if statat(directory, CLIENTS, AtFlags::SYMLINK_NOFOLLOW).is_ok() => Ok(()),
+        true => {
+            let new = temporary(CLIENTS)?;
+            mkdirat(directory, &new, Mode::from_raw_mode(0o700))?;
+            let folder = open_directory(directory, Path::new(&new))?;
+            let renamed = access
+                .apply(&folder, FileType::Directory)
+                .and_then(|()| renameat_with(directory, &new, directory, CLIENTS, RenameFlags::NOREPLACE));
+            if renamed.is_err() {
+                unlinkat(directory, &new, AtFlags::REMOVEDIR)?;
+            }
+            renamed
+        }
+    };
+    match made {
+        Err(Errno::EXIST) => Ok(()),
+        made => made,
+    }
+}
+
+/// A name that nobody else uses.
+fn temporary(name: &str) -> rustix::io::Result<String> {
+    let number = getrandom::u64().map_err(|_| Errno::IO)?;
+    Ok(format!(".{name}-{number:016x}"))
 }
 
 fn foreign(kind: u32) -> Option<&'static str> {
     FOREIGN.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
 }
 
-fn explained(error: Errno) -> String {
+pub(super) fn explained(error: Errno) -> String {
     io::Error::from(error).to_string()
 }
 

@@ -3,14 +3,16 @@
 //! others to hear of its death.
 
 use std::fmt;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
-use rustix::fs::{AtFlags, Mode, OFlags, chmodat, openat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, unlinkat};
 
-use super::place::short_path;
+use super::access::{self, Access};
+use super::place::{Place, short_path};
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
@@ -55,6 +57,7 @@ const POKE: &str = "poke";
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     folder: Arc<OwnedFd>,
+    access: Access,
 }
 
 /// One's own files. When this is dropped the lock is open, which is what others take for a death; the file itself is
@@ -74,9 +77,16 @@ pub(super) struct Ears {
     pub(super) pokes: UnixDatagram,
 }
 
+/// The path of a client's socket. It is good for as long as this is kept.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) path: std::path::PathBuf,
+    _socket: Option<OwnedFd>,
+}
+
 impl Clients {
-    pub(super) fn new(folder: Arc<OwnedFd>) -> Self {
-        Clients { folder }
+    pub(super) fn of(place: &Place) -> Self {
+        Clients { folder: place.clients().clone(), access: place.access() }
     }
 
     /// Called under the gate, so that nobody takes the file for a dead client's before it is locked.
@@ -85,12 +95,15 @@ impl Clients {
         let entered = || -> io::Result<(Presence, Ears)> {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock = File::from(openat(&*self.folder, id.file(LOCK), flags, Mode::from_raw_mode(0o600))?);
+            self.access.apply(&lock, FileType::RegularFile)?;
             let presence = Presence { clients: self.clone(), id, lock };
             presence.lock.try_lock().map_err(io::Error::from)?;
             let deaths = UnixListener::bind(self.path(id, SOCK))?;
             let pokes = UnixDatagram::bind(self.path(id, POKE))?;
             for ending in [SOCK, POKE] {
-                chmodat(&*self.folder, id.file(ending), Mode::from_raw_mode(0o600), AtFlags::empty())?;
+                // By its descriptor: nothing else can be in its place.
+                let (_socket, path) = access::socket(&*self.folder, &id.file(ending))?;
+                std::fs::set_permissions(path, Permissions::from_mode(self.access.file_mode()))?;
             }
             deaths.set_nonblocking(true)?;
             pokes.set_nonblocking(true)?;
@@ -107,17 +120,30 @@ impl Clients {
     }
 
     /// Where a connection to this client ends with its life.
-    pub(super) fn death_path(&self, id: ClientId) -> std::path::PathBuf {
-        self.path(id, SOCK)
+    pub(super) fn death_socket(&self, id: ClientId) -> io::Result<Reached> {
+        self.reach(id, SOCK)
     }
 
-    pub(super) fn poke_path(&self, id: ClientId) -> std::path::PathBuf {
-        self.path(id, POKE)
+    /// Where this client is told to read what concerns it.
+    pub(super) fn poke_socket(&self, id: ClientId) -> io::Result<Reached> {
+        self.reach(id, POKE)
+    }
+
+    /// Where others can write into the folder, a link in a socket's place would lead to a socket of another program.
+    fn reach(&self, id: ClientId, ending: &str) -> io::Result<Reached> {
+        match self.access.is_shared() {
+            false => Ok(Reached { path: self.path(id, ending), _socket: None }),
+            true => {
+                let (socket, path) = access::socket(&*self.folder, &id.file(ending))?;
+                Ok(Reached { path, _socket: Some(socket) })
+            }
+        }
     }
 
     /// Whether it has died. In doubt it lives: then its TTL ends what it holds.
     pub(super) fn is_dead(&self, id: ClientId) -> bool {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // Not for long: a FIFO in its place would have us wait for a writer.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match openat(&*self.folder, id.file(LOCK), flags, Mode::empty()) {
             // Shared, so that two who ask at the same time do not take each other for the owner.
             Ok(file) => match File::from(file).try_lock_shared() {

@@ -167,7 +167,7 @@ pub(super) fn token(text: &str) -> Result<Token> {
 }
 
 pub(super) fn name(text: &str) -> Result<Name> {
-    Name::new(text)
+    Name::stored(text)
 }
 
 /// What a waiter has to hear.

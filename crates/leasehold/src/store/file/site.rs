@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
 
+use super::access::Access;
 use super::db::{Db, Fault, left_something};
 use super::desk::{Desk, Gate, out_of_time};
 use super::messenger::{Chore, Ears as Listeners, Messenger};
@@ -26,6 +27,8 @@ use super::presence::{ClientId, Clients, Ears, Presence};
 use super::rows;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::store::Notice;
 use crate::sync::{Arc, Mutex, lock};
 
 /// How long a kernel may take to let go of a dead process's lock after it closed its sockets.
@@ -36,6 +39,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The most processes that a connection is kept to; the others are looked at every so often.
 const WATCHED_MAX: usize = 256;
+
+/// Longer than the text of any notice.
+const NOTICE_MAX: usize = Name::BYTES_MAX + 64;
 
 #[derive(Debug)]
 pub(super) struct Site {
@@ -76,14 +82,20 @@ struct Opened {
     is_alone: bool,
 }
 
-fn open(path: &Path, former: Option<&Former>, clock: &Clock, listeners: Arc<Listeners>) -> Result<Opened> {
-    let (place, gate) = Place::open(path)?;
+fn open(
+    path: &Path,
+    access: Access,
+    former: Option<&Former>,
+    clock: &Clock,
+    listeners: Arc<Listeners>,
+) -> Result<Opened> {
+    let (place, gate) = Place::open(path, access)?;
     let (place, gate) = (Arc::new(place), Gate::new(gate));
     let inside = gate.enter(clock).ok_or_else(|| out_of_time(gate.inode()))?;
     let explained = |fault: Fault| fault.explained(&place);
     let mut db = Db::open(place.clone(), former.map(|former| &former.contents), clock).map_err(explained)?;
     let reader = db.reader().map_err(explained)?;
-    let clients = Clients::new(place.clients().clone());
+    let clients = Clients::of(&place);
     let (presence, ears) = clients.enter()?;
     let (chores, to_do) = unbounded_channel();
     let messenger = Messenger::new(clients.clone(), listeners, chores).map_err(no_socket)?;
@@ -124,19 +136,23 @@ impl Site {
     /// behind.
     pub(super) async fn open(
         path: &Path,
+        access: Access,
         former: Option<Former>,
         clock: &Clock,
         listeners: Arc<Listeners>,
     ) -> Result<Arc<Self>> {
         let (path, its_clock, its_listeners) = (path.to_owned(), clock.clone(), listeners.clone());
-        let opened =
-            tokio::task::spawn_blocking(move || open(&path, former.as_ref(), &its_clock, its_listeners))
-                .await;
+        let opened = tokio::task::spawn_blocking(move || {
+            open(&path, access, former.as_ref(), &its_clock, its_listeners)
+        })
+        .await;
         let opened = opened
             .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
         let Opened { place, db, gate, reader, clients, presence, ears, messenger, to_do, is_alone } = opened;
         let deaths = UnixListener::from_std(ears.deaths).map_err(no_socket)?;
         let pokes = UnixDatagram::from_std(ears.pokes).map_err(no_socket)?;
+        // Other users are not to take all descriptors of this process.
+        let connections_max = if access.is_shared() { WATCHED_MAX } else { usize::MAX };
         let contents = db.contents();
         let me = presence.id();
         let desk = Arc::new(Desk::new(db, gate, clock.clone(), presence, Arc::new(messenger), is_alone));
@@ -156,7 +172,7 @@ impl Site {
         let weak = Arc::downgrade(&site);
         let tasks = [
             tokio::spawn(hear_pokes(pokes, weak.clone())).abort_handle(),
-            tokio::spawn(keep_connections(deaths, clock.clone())).abort_handle(),
+            tokio::spawn(keep_connections(deaths, connections_max, clock.clone())).abort_handle(),
             tokio::spawn(do_chores(to_do, weak)).abort_handle(),
         ];
         lock(&site.tasks).extend(tasks);
@@ -236,7 +252,7 @@ impl Site {
             let mut select = reader.prepare_cached("SELECT key FROM watching WHERE client = ?1 AND told")?;
             select.query_map([self.me.as_sql()], |row| row.get(0))?.collect()
         };
-        let Listeners { bells, watchers } = &*self.listeners;
+        let Listeners { bells, watchers, .. } = &*self.listeners;
         match (read(), changed()) {
             (Ok(told), Ok(changed)) => {
                 told.iter().for_each(|told| {
@@ -260,21 +276,29 @@ impl Drop for Site {
 
 async fn hear_pokes(pokes: UnixDatagram, site: Weak<Site>) {
     while pokes.readable().await.is_ok() {
-        while pokes.try_recv(&mut [0]).is_ok() {}
+        let mut notices = Vec::new();
+        let mut text = [0; NOTICE_MAX];
+        while let Ok(length) = pokes.try_recv(&mut text) {
+            let text = str::from_utf8(&text[..length]).unwrap_or_default();
+            notices.extend(Notice::parse(text, ""));
+        }
         let Some(site) = site.upgrade() else { return };
+        notices.into_iter().for_each(|notice| site.listeners.notices.send(notice));
         site.hear();
     }
 }
 
-/// Keeps every connection until the other side ends it. Ours end with this process.
-async fn keep_connections(deaths: UnixListener, clock: Clock) {
+/// Keeps every connection, up to so many, until the other side ends it. Ours end with this process. One that is refused looks
+/// by itself.
+async fn keep_connections(deaths: UnixListener, most: usize, clock: Clock) {
     let ended =
         |mut stream: UnixStream| async move { while matches!(stream.read(&mut [0; 16]).await, Ok(1..)) {} };
     let mut kept = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = deaths.accept() => match accepted {
-                Ok((stream, _)) => kept.push(ended(stream)),
+                Ok((stream, _)) if kept.len() < most => kept.push(ended(stream)),
+                Ok(_) => {}
                 // No descriptor is left. Those who want to connect wait, or look by themselves.
                 Err(_) => clock.sleep_until(clock.now().plus(LOOK_EVERY)).await,
             },
@@ -301,7 +325,11 @@ async fn do_chores(mut to_do: UnboundedReceiver<Chore>, site: Weak<Site>) {
 /// Until this client has died and been buried. The connection breaks when it dies; its lock is the truth.
 async fn watch(client: ClientId, connects: bool, clients: Clients, clock: Clock, site: Weak<Site>) {
     loop {
-        if connects && let Ok(mut stream) = UnixStream::connect(clients.death_path(client)).await {
+        if connects
+            && let Ok(reached) = clients.death_socket(client)
+            && let Ok(mut stream) = UnixStream::connect(&reached.path).await
+        {
+            drop(reached);
             while matches!(stream.read(&mut [0; 16]).await, Ok(1..)) {}
         }
         let Some(site) = site.upgrade() else { return };

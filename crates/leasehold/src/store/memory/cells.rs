@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::limits::Limits;
 use crate::cells::rate::{Limit, Taken};
 use crate::cells::store::{
-    Answer, CellStore, Changed, Kept, Key, Plan, When, Write, Written, change_by_comparison,
+    Answer, CellStore, Changed, Kept, Key, Plan, ScriptKey, When, Write, Written, change_by_comparison,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -179,7 +179,7 @@ impl CellStore for Cells {
         change_by_comparison(self, key, plan).await
     }
 
-    async fn run(&self, _source: &str, _keys: &[Vec<u8>], _args: &[Vec<u8>]) -> Result<Answer> {
+    async fn run(&self, _source: &str, _keys: &[ScriptKey], _args: &[Vec<u8>]) -> Result<Answer> {
         let why = "it runs no scripts; `update` does the same in this process, one attempt after the other";
         Err(Error::Unsupported { store: "memory", what: "scripts", why })
     }
@@ -189,7 +189,7 @@ impl CellStore for Cells {
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
-        let watch = self.watchers.watch(key);
+        let watch = self.watchers.watch(key.to_string());
         loop {
             let mut rung = pin!(watch.rung());
             // Listens first and looks then.

@@ -13,17 +13,17 @@ use std::os::fd::OwnedFd;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Store};
+use super::{Capabilities, Notice, NoticeReceiver, Notices, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
-    Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket, Wait,
+    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket, Wait,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
-#[cfg(any(feature = "testing", shuttle))]
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::sync::{Mutex, MutexGuard, lock};
+use crate::token::Token;
 use crate::ttl::Ttl;
 use cells::Cells;
 use state::State;
@@ -34,12 +34,18 @@ pub struct Memory {
     clock: Clock,
     state: Mutex<State>,
     cells: Cells,
+    notices: Notices,
 }
 
 impl Memory {
     /// An empty store on this clock.
     pub fn new(clock: Clock) -> Self {
-        Memory { cells: Cells::new(clock.clone()), clock, state: Mutex::default() }
+        Memory {
+            cells: Cells::new(clock.clone()),
+            clock,
+            state: Mutex::default(),
+            notices: Notices::default(),
+        }
     }
 
     /// Raises the last fence given, as if that many grants had been made.
@@ -47,6 +53,34 @@ impl Memory {
     pub fn preset_last_fence(&self, last: u64) {
         let mut state = lock(&self.state);
         state.last_fence = state.last_fence.max(last).min(Fence::MAX);
+    }
+
+    /// Takes a name from its holders, or from the one with this fence.
+    fn take_away(&self, name: &Name, only: Option<Fence>) -> Result<Evicted> {
+        let mut holders = Vec::new();
+        {
+            let (mut state, now) = self.state();
+            let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
+            let is_meant = |token: &Token| {
+                only.is_none_or(|only| state.holdings.get(token).is_some_and(|holding| holding.fence == only))
+            };
+            let tokens: Vec<Token> = tokens.into_iter().filter(is_meant).collect();
+            if only.is_none() || !tokens.is_empty() {
+                state.next_fences(1)?;
+            }
+            for token in tokens {
+                let holder = state.holdings.get(&token).map(|holding| holding.shown(now));
+                // All of a claim or none: a lease over several names cannot go on without one of them.
+                if let Some(holding) = state.let_go(&token) {
+                    holders.extend(holder);
+                    state.admit(&holding.ticket.names, now);
+                }
+            }
+        }
+        if !holders.is_empty() {
+            self.notices.send(Notice::Evicted { name: name.clone() });
+        }
+        Ok(Evicted { holders })
     }
 
     /// The state, with everything that ended by now taken out.
@@ -150,7 +184,7 @@ impl Store for Memory {
         let fence = state.next_fences(1)?;
         let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
         let from = std::mem::replace(&mut holding.ticket.share, to);
-        (holding.fence, holding.fences) = (fence, 1);
+        (holding.fence, holding.fences, holding.since) = (fence, 1, now);
         let grant = holding.grant();
         for name in &names {
             if let Some(place) = state.names.get_mut(name) {
@@ -174,18 +208,20 @@ impl Store for Memory {
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let (mut state, now) = self.state();
-        state.next_fences(1)?;
-        let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
-        let mut holders = Vec::new();
-        for token in tokens {
-            // All of a claim or none: a lease over several names cannot go on without one of them.
-            if let Some(holding) = state.let_go(&token) {
-                holders.push(token.owner());
-                state.admit(&holding.ticket.names, now);
-            }
-        }
-        Ok(Evicted { holders })
+        self.take_away(name, None)
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        self.take_away(name, Some(fence))
+    }
+
+    fn notices(&self) -> Option<NoticeReceiver> {
+        Some(self.notices.subscribe())
+    }
+
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        self.notices.send_ended(names, fence);
+        Ok(())
     }
 
     async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {

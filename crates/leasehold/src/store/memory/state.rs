@@ -52,6 +52,8 @@ pub(super) struct Holding {
     pub(super) drift: Duration,
     /// Nothing here ends with its client in any case; but its end is set by a detach only once.
     pub(super) detached: bool,
+    /// When it was granted or last converted.
+    pub(super) since: Deadline,
 }
 
 #[derive(Debug)]
@@ -63,9 +65,22 @@ pub(super) struct Entry {
     pub(super) shows_until: Deadline,
     pub(super) detached: bool,
     pub(super) bell: Arc<Notify>,
+    /// When it came.
+    pub(super) since: Deadline,
 }
 
 impl Holding {
+    pub(super) fn shown(&self, now: Deadline) -> Holder {
+        Holder {
+            owner: self.ticket.token.owner(),
+            share: self.ticket.share,
+            fence: Some(self.fence),
+            remaining: self.expires.since(now),
+            nodes: None,
+            held_for: Some(now.since(self.since)),
+        }
+    }
+
     /// The store shares its clients' clock, so it knows the moment of the grant and need not count from the
     /// request.
     pub(super) fn grant(&self) -> Grant {
@@ -132,7 +147,8 @@ impl State {
         self.arrivals.insert(token.clone(), arrival);
         let (ticket, ttl, fences) = (claim.ticket.clone(), claim.ttl, claim.fences.max(1));
         let (detached, bell) = (claim.detached, Arc::default());
-        self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, detached, bell });
+        let since = shows_until.minus(claim.ttl.as_duration());
+        self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, detached, bell, since });
         arrival
     }
 
@@ -228,7 +244,8 @@ impl State {
         let expires = now.plus(ttl.as_duration());
         self.expiries.insert((expires, ticket.token.clone()));
         let token = ticket.token.clone();
-        self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift: ttl.drift(), detached });
+        let drift = ttl.drift();
+        self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift, detached, since: now });
     }
 
     /// What a ticket holds: a token shown at other names than those it claimed holds nothing there.
@@ -393,19 +410,14 @@ impl State {
         let waiters = place.into_iter().flat_map(|place| &place.line);
         Status {
             name: name.clone(),
-            holders: holders
-                .into_iter()
-                .map(|holding| Holder {
-                    owner: holding.ticket.token.owner(),
-                    share: holding.ticket.share,
-                    fence: Some(holding.fence),
-                    remaining: holding.expires.since(now),
-                    nodes: None,
-                })
-                .collect(),
+            holders: holders.into_iter().map(|holding| holding.shown(now)).collect(),
             waiters: waiters
                 .filter_map(|arrival| self.line.get(arrival))
-                .map(|entry| Waiter { owner: entry.ticket.token.owner(), share: entry.ticket.share })
+                .map(|entry| Waiter {
+                    owner: entry.ticket.token.owner(),
+                    share: entry.ticket.share,
+                    waiting_for: Some(now.since(entry.since)),
+                })
                 .collect(),
         }
     }

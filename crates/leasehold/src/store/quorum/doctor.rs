@@ -1,6 +1,7 @@
 //! Whether nodes are fit for a quorum: what `leasehold doctor` says of `redlock:`. Each is examined as a server of its own, by the
 //! doctor of `redis:`; here it is said what they come to together.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Quorum;
@@ -29,9 +30,15 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
     }
     let mut findings = Vec::new();
     let mut clocks = Vec::new();
+    let mut servers: Vec<(String, &str)> = Vec::new();
     for ((name, _), node) in nodes.iter().zip(examined) {
         match node {
             Ok(node) => {
+                if let Some(run_id) = &node.run_id {
+                    let twin = servers.iter().find(|(other, _)| other == run_id);
+                    findings.extend(twin.map(|(_, other)| same_server(name, other)));
+                    servers.push((run_id.clone(), name));
+                }
                 clocks.extend(node.clock.map(|(ahead_us, _)| (name.as_str(), ahead_us)));
                 findings.extend(of_node(name, node));
             }
@@ -45,6 +52,7 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
     findings.extend(agreement(&clocks, &settings));
     match Quorum::open_with(url, password).await {
         Ok(store) => {
+            store.fleet.greet_all().await;
             findings.extend(voters(&store));
             findings.push(degraded(&store).await);
             findings.push(tried(&store).await);
@@ -52,6 +60,12 @@ pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Ve
         Err(error) => findings.push(not_taken(&error)),
     }
     Ok(findings)
+}
+
+/// Two nodes have the same run_id.
+fn same_server(name: &str, other: &str) -> Finding {
+    let what = format!("{name} is the same server as {other}: together they have one vote");
+    Finding::bad("node", what, "name each server once; a quorum needs at least three servers")
 }
 
 /// One line where all is well, and whatever is not.
@@ -95,14 +109,13 @@ fn agreement(clocks: &[(&str, i64)], settings: &Settings) -> Option<Finding> {
 fn voters(store: &Quorum) -> Vec<Finding> {
     let fleet = &store.fleet;
     let mut findings = Vec::new();
-    let mut able = 0;
+    let (mut able, mut servers) = (0, HashSet::new());
     for node in &fleet.nodes {
         // What cannot be reached has been said.
-        if node.session().is_err() {
-            continue;
-        }
+        let Ok(session) = node.session() else { continue };
         match fleet.unless_young(node.age()) {
-            Ok(()) => able += 1,
+            // Two names of one server have one vote.
+            Ok(()) => able += usize::from(servers.insert(session.run_id.clone())),
             Err(said) => findings.push(Finding::caution(
                 "vote",
                 format!("{}: {said}", node.name),

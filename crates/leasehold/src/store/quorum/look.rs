@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::stream::FuturesUnordered;
 use redis::{Value, cmd};
 
-use super::node::{Answer, Heard, Request};
+use super::node::{Answer, Heard, Node, Request};
 use super::{Fleet, round, script};
-use crate::claim::{Adopted, Evicted, Holder, Nodes, Status};
+use crate::claim::{Adopted, Evicted, Holder, Names, Nodes, Status};
 use crate::error::{Error, NodeSaid, Result};
+use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::redis::reply::{holders, owners, text, waiters};
+use crate::store::Notice;
+use crate::store::redis::reply::{date, fence_text, holders, number, text, waiters};
 use crate::store::redis::{name_in, patterns};
 use crate::sync::Arc;
 use crate::ttl::Ttl;
@@ -25,13 +28,15 @@ struct View<'a> {
     value: &'a Value,
     left_ms: i64,
     waiting: &'a [Value],
+    /// When each of them came (µs).
+    arrivals: &'a [Value],
 }
 
 impl Fleet {
     /// What enough nodes answer, and why the others did not. An error where too few do.
     async fn ask_most(&self, what: &'static str, request: Request) -> Result<Vec<Heard>> {
         let (_, asked) = round::ask(self.everybody(), request, self.clock.now());
-        let answers = asked.all(self.nodes.len()).await;
+        let answers = round::collect(asked.into_stream(), self.nodes.len(), self.quorum(), &self.clock).await;
         let answered = answers.iter().filter(|answer| answer.is_ok()).count();
         if answered >= self.quorum() {
             return Ok(answers.into_iter().flatten().collect());
@@ -61,6 +66,7 @@ impl Fleet {
         let silent = self.nodes.len() - views.len();
         let mut seen: Vec<&Value> = Vec::new();
         let (mut holding, mut waiting): (Vec<Holder>, Vec<Value>) = (Vec::new(), Vec::new());
+        let mut arrivals = Vec::new();
         for view in views.iter().filter(|view| !text(view.value).is_empty()) {
             if seen.contains(&view.value) {
                 continue;
@@ -78,39 +84,26 @@ impl Fleet {
             let shown = holders(&[view.value.clone(), Value::Int(ends)]);
             holding.extend(shown.into_iter().map(|holder| Holder { nodes: Some(nodes), ..holder }));
         }
-        for token in views.iter().flat_map(|view| view.waiting) {
+        for (token, arrival) in views.iter().flat_map(|view| view.waiting.iter().zip(view.arrivals)) {
             let count = views.iter().filter(|view| view.waiting.contains(token)).count();
             if count + silent >= self.quorum() && !waiting.contains(token) {
                 waiting.extend([token.clone(), Value::SimpleString("x".to_owned())]);
+                arrivals.push(number(arrival));
             }
         }
-        let waiters = waiters(&waiting);
+        let mut waiters = waiters(&waiting);
+        date(&mut holding, &mut waiters, self.time_us(1).unwrap_or(0), arrivals);
         let is_used = !holding.is_empty() || !waiters.is_empty();
         is_used.then(|| Status { name: name.clone(), holders: holding, waiters })
     }
 
     pub(super) async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
         let mut names: BTreeSet<Name> = BTreeSet::new();
-        let scanned = self.nodes.iter().map(|node| async {
-            let mut names = Vec::new();
-            let mut cursor = "0".to_owned();
-            loop {
-                let mut scan = cmd("SCAN");
-                let [pattern, _] = patterns(&self.settings.prefix, prefix);
-                scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
-                let Value::Array(reply) = node.command(&scan).await? else {
-                    return Err(NodeSaid::NoAnswer { why: "its answer makes no sense".to_owned() });
-                };
-                if let Some(Value::Array(keys)) = reply.get(1) {
-                    names.extend(keys.iter().filter_map(|key| name_in(&self.settings.prefix, &text(key))));
-                }
-                cursor = reply.first().map(text).unwrap_or_default();
-                if cursor == "0" || cursor.is_empty() {
-                    return Ok(names);
-                }
-            }
-        });
-        let scanned = futures_util::future::join_all(scanned.collect::<Vec<_>>()).await;
+        let scans: FuturesUnordered<_> = self
+            .everybody()
+            .map(|(place, node)| async move { (place, self.scan(node, prefix).await) })
+            .collect();
+        let scanned = round::collect(scans, self.nodes.len(), self.quorum(), &self.clock).await;
         let answered = scanned.iter().filter(|answer| answer.is_ok()).count();
         if answered < self.quorum() {
             let said = |answer: Result<Vec<Name>, NodeSaid>| answer.err().unwrap_or(NodeSaid::Agreed);
@@ -129,18 +122,65 @@ impl Fleet {
         Ok(found)
     }
 
-    pub(super) async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let args = vec![format!("{:x}", self.next_fence(0))];
+    /// The names that a node has a key of.
+    async fn scan(&self, node: &Node, prefix: &str) -> Result<Vec<Name>, NodeSaid> {
+        let mut names = Vec::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = cmd("SCAN");
+            let [pattern, _] = patterns(&self.settings.prefix, prefix);
+            scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
+            let Value::Array(reply) = node.command(&scan).await? else {
+                return Err(NodeSaid::NoAnswer { why: "its answer makes no sense".to_owned() });
+            };
+            if let Some(Value::Array(keys)) = reply.get(1) {
+                names.extend(keys.iter().filter_map(|key| name_in(&self.settings.prefix, &text(key))));
+            }
+            cursor = reply.first().map(text).unwrap_or_default();
+            if cursor == "0" || cursor.is_empty() {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// Takes a name from its holder, or from the one with this fence. Each node tells all clients of the prefix.
+    pub(super) async fn evict(&self, name: &Name, only: Option<Fence>) -> Result<Evicted> {
+        let args = vec![format!("{:x}", self.next_fence(0)), fence_text(only), self.notice_channel.clone()];
         let request = self.request(&script::EVICT, vec![self.key(name)], args);
         let answers = self.ask_most("evicted it", request).await?;
-        if answers.iter().filter(|heard| heard.values.len() > 1).count() >= self.quorum() {
+        let is_foreign = |heard: &&Heard| heard.values.get(1).is_some_and(|word| text(word) == "foreign");
+        if answers.iter().filter(is_foreign).count() >= self.quorum() {
             return Err(self.no_lock(name));
         }
-        let mut values: Vec<Value> =
-            answers.iter().filter_map(|heard| heard.values.first().cloned()).collect();
-        values.retain(|value| !text(value).is_empty());
-        let most = values.iter().max_by_key(|value| values.iter().filter(|other| other == value).count());
-        Ok(Evicted { holders: most.map_or_else(Vec::new, |value| owners(std::slice::from_ref(value))) })
+        let found = answers.iter().filter_map(|heard| match heard.values.as_slice() {
+            [value, Value::Int(left), ..] if !text(value).is_empty() => Some((value, *left)),
+            _ => None,
+        });
+        let found: Vec<(&Value, i64)> = found.collect();
+        let count = |value: &Value| found.iter().filter(|(other, _)| *other == value).count();
+        let Some((most, _)) = found.iter().max_by_key(|(value, _)| count(value)) else {
+            return Ok(Evicted { holders: Vec::new() });
+        };
+        // The longest that any node would have kept it: its holder believes in it for no longer.
+        let left = found.iter().filter(|(value, _)| value == most).map(|(_, left)| *left).max();
+        Ok(Evicted { holders: holders(&[(*most).clone(), Value::Int(left.unwrap_or(0))]) })
+    }
+
+    /// Tells all clients that the work under an evicted lease has ended. One node that passes it on is enough.
+    pub(super) async fn tell_ended(&self, names: &Names, fence: Fence) -> Result<()> {
+        for name in names {
+            let text = Notice::Ended { name: name.clone(), fence }.to_text(&self.settings.prefix);
+            let publish = cmd("PUBLISH").arg(&self.notice_channel).arg(text).take();
+            let told: FuturesUnordered<_> = self
+                .everybody()
+                .map(|(place, node)| {
+                    let publish = &publish;
+                    async move { (place, node.command(publish).await) }
+                })
+                .collect();
+            round::collect(told, self.nodes.len(), self.quorum(), &self.clock).await;
+        }
+        Ok(())
     }
 
     pub(super) async fn adopt(self: &Arc<Self>, name: &Name, ttl: Ttl) -> Result<Adopted> {
@@ -177,6 +217,9 @@ impl Fleet {
 
 fn view(value: &Value) -> Option<View<'_>> {
     let Value::Array(parts) = value else { return None };
-    let [value, Value::Int(left_ms), Value::Array(waiting), ..] = parts.as_slice() else { return None };
-    Some(View { value, left_ms: *left_ms, waiting })
+    let [value, Value::Int(left_ms), Value::Array(waiting), _, Value::Array(arrivals), ..] = parts.as_slice()
+    else {
+        return None;
+    };
+    Some(View { value, left_ms: *left_ms, waiting, arrivals })
 }

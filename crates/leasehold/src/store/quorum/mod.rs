@@ -22,20 +22,26 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::{PushInfo, PushKind};
 use tokio::task::AbortHandle;
 
 use super::redis::address::{Address, EXPOSED, is_exposed};
+use super::redis::ears::notice_channel;
 use super::redis::link::{Link, Listener, Maker};
 use super::redis::reply::{fence_read, text};
 use super::redis::script::Script;
-use super::{Capabilities, Store};
+use super::{Capabilities, Notice, NoticeReceiver, Notices, Store};
 use crate::cells::store::CellStore;
-use crate::claim::{Acquired, Adopted, Claim, Converted, Evicted, Released, Renewed, Share, Status, Ticket};
+use crate::claim::{
+    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
+};
 use crate::clock::{Clock, Deadline};
 use crate::connect::Options;
 use crate::error::{Error, NodeAnswer, NodeSaid, Result};
 use crate::event::Events;
+use crate::fence::Fence;
 use crate::locks::Locks;
 use crate::name::Name;
 use crate::password::Password;
@@ -82,6 +88,9 @@ struct Fleet {
     channel: String,
     ledger: Ledger,
     calls: Arc<Calls>,
+    notices: Arc<Notices>,
+    /// Where the notices of all clients of this prefix are published, on every node.
+    notice_channel: String,
     events: Mutex<Option<Events>>,
     /// The highest fence this client has proposed or heard of: where the next one starts, if that is not far off.
     highest: AtomicU64,
@@ -153,38 +162,44 @@ impl Quorum {
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let calls: Arc<Calls> = Arc::default();
+        let (notices, notice_channel) = (Arc::new(Notices::default()), notice_channel(&settings.prefix));
         let memory = format!("{{{}}}:memory", settings.prefix);
         let nodes: Vec<Arc<Node>> = nodes
             .into_iter()
             .enumerate()
             .map(|(place, (name, address))| {
-                let heard = calls.clone();
-                let listener: Listener = Arc::new(move |push: PushInfo| hear(&heard, place, &push));
+                let (heard, notices) = (calls.clone(), notices.clone());
+                let (channels, prefix) = ([channel.clone(), notice_channel.clone()], settings.prefix.clone());
+                let its_channel = notice_channel.clone();
+                let listener: Listener = Arc::new(move |push: PushInfo| {
+                    match push.data.first().is_some_and(|channel| text(channel) == its_channel) {
+                        true => hear_notice(&notices, &prefix, &push),
+                        false => hear(&heard, place, &push),
+                    }
+                });
                 let (timeout, connect) = (settings.timeout, settings.timeout.max(CONNECT_TIMEOUT));
-                let maker = Maker::new(address, channel.clone(), listener, clock.clone(), timeout)
+                let maker = Maker::new(address, channels.into(), listener, clock.clone(), timeout)
                     .node(format!("the node {name}"), connect);
                 Arc::new(Node::new(name, memory.clone(), Link::start(maker), clock.clone(), timeout))
             })
             .collect();
         let patience = clock.now().plus(2 * settings.timeout.max(CONNECT_TIMEOUT));
         let (ledger, events, highest) = (Ledger::default(), Mutex::default(), AtomicU64::new(0));
-        let fleet = Arc::new(Fleet { nodes, settings, clock, channel, ledger, calls, events, highest });
-        loop {
-            let said = fleet.greet_all(patience).await;
-            let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
-            if reached >= fleet.quorum() {
-                break;
-            }
-            if fleet.clock.now() >= patience {
-                return Err(fleet.short("reached", reached, said));
-            }
-            fleet.clock.sleep_until(fleet.clock.now().plus(PAUSE)).await;
-        }
-        // Whoever is new to them knows now what time it is, and they may be counted as new from this moment on.
-        if fleet.nodes.iter().any(|node| node.session().is_ok() && node.age().is_zero()) {
-            fleet.greet_all(patience).await;
-        }
-        fleet.warn_of_quarantine();
+        let fleet = Arc::new(Fleet {
+            nodes,
+            settings,
+            clock,
+            channel,
+            ledger,
+            calls,
+            notices,
+            notice_channel,
+            events,
+            highest,
+        });
+        fleet.greet_majority(patience).await?;
+        fleet.greet_new_nodes().await;
+        fleet.nodes.iter().for_each(|node| fleet.warn_once_of_quarantine(node));
         let tenders = fleet
             .nodes
             .iter()
@@ -269,23 +284,77 @@ impl Fleet {
         self.request(&script::GREET, Vec::new(), Vec::new())
     }
 
-    /// Greets each of them once it is known whether it can be reached, and says what came of it.
-    async fn greet_all(&self, patience: Deadline) -> Vec<NodeSaid> {
-        let greetings = self.nodes.iter().map(|node| async {
-            tokio::select! {
-                biased;
-                () = node.tried() => {}
-                () = self.clock.sleep_until(patience) => {}
+    /// Greets the nodes as they can be reached, and ends when a quorum has answered. The others join later: their
+    /// connections are made in the background, and [`Node::tend`] greets them.
+    async fn greet_majority(&self, patience: Deadline) -> Result<()> {
+        let unheard = NodeSaid::NotReached { why: "not connected yet".to_owned() };
+        let mut said = vec![unheard; self.nodes.len()];
+        let mut greetings: FuturesUnordered<_> =
+            self.everybody().map(|(place, _)| self.greet(place, self.clock.now(), patience)).collect();
+        while let Some((place, answer)) = greetings.next().await {
+            let is_reached = answer == NodeSaid::Agreed;
+            said[place] = answer;
+            self.check_for_twins()?;
+            if said.iter().filter(|said| **said == NodeSaid::Agreed).count() >= self.quorum() {
+                return Ok(());
             }
-            match node.session() {
-                Ok(session) => {
-                    let answer = node.ask(&session, &self.greeting(), self.clock.now()).await;
-                    answer.err().unwrap_or(NodeSaid::Agreed)
-                }
-                Err(said) => said,
+            let now = self.clock.now();
+            if !is_reached && now < patience {
+                greetings.push(self.greet(place, now.plus(PAUSE), patience));
             }
-        });
-        futures_util::future::join_all(greetings.collect::<Vec<_>>()).await
+        }
+        let reached = said.iter().filter(|said| **said == NodeSaid::Agreed).count();
+        Err(self.short("reached", reached, said))
+    }
+
+    /// Refuses a quorum in which two nodes that can be reached are one server. One that joins later has no vote of its own:
+    /// see [`round`].
+    fn check_for_twins(&self) -> Result<()> {
+        let mut servers: Vec<(String, &str)> = Vec::new();
+        for node in &self.nodes {
+            let Ok(session) = node.session() else { continue };
+            if let Some((_, other)) = servers.iter().find(|(run_id, _)| *run_id == session.run_id) {
+                let why = "they are one server, which has one vote; name each server once";
+                return Err(Error::invalid("nodes of a quorum", format!("{other}, {}", node.name), why));
+            }
+            servers.push((session.run_id.clone(), &node.name));
+        }
+        Ok(())
+    }
+
+    /// Greets every node, and waits for each of them.
+    async fn greet_all(&self) {
+        let patience = self.clock.now().plus(self.settings.timeout.max(CONNECT_TIMEOUT));
+        let greetings = self.everybody().map(|(place, _)| self.greet(place, self.clock.now(), patience));
+        futures_util::future::join_all(greetings.collect::<Vec<_>>()).await;
+    }
+
+    /// Greets a node at this moment, once it is known whether it can be reached.
+    async fn greet(&self, place: Place, at: Deadline, patience: Deadline) -> (Place, NodeSaid) {
+        let node = &self.nodes[place];
+        self.clock.sleep_until(at).await;
+        tokio::select! {
+            biased;
+            () = node.tried() => {}
+            () = self.clock.sleep_until(patience) => {}
+        }
+        let said = match node.session() {
+            Ok(session) => {
+                let answer = node.ask(&session, &self.greeting(), self.clock.now()).await;
+                answer.err().unwrap_or(NodeSaid::Agreed)
+            }
+            Err(said) => said,
+        };
+        (place, said)
+    }
+
+    /// Greets those again that are new: a majority of clocks is known now, so that these nodes date their start.
+    async fn greet_new_nodes(&self) {
+        let is_new = |node: &Node| node.session().is_ok() && node.age().is_zero();
+        let new: Vec<_> = self.everybody().filter(|(_, node)| is_new(node)).collect();
+        let quorum = self.quorum().min(new.len());
+        let (_, asked) = round::ask(new, self.greeting(), self.clock.now());
+        round::collect(asked.into_stream(), self.nodes.len(), quorum, &self.clock).await;
     }
 
     /// A fence above those this client knows of, if that is near the time: else another name's would shut this one out.
@@ -307,13 +376,12 @@ impl Fleet {
         now.plus(ttl.as_duration() + self.settings.remembered())
     }
 
-    fn warn_of_quarantine(&self) {
-        for node in &self.nodes {
-            if node.session().is_ok()
-                && let Err(said) = self.unless_young(node.age())
-            {
-                tracing::warn!("the node {}: {said}", node.name);
-            }
+    fn warn_once_of_quarantine(&self, node: &Node) {
+        if node.session().is_ok()
+            && let Err(said) = self.unless_young(node.age())
+            && node.is_first_warning()
+        {
+            tracing::warn!("the node {}: {said}", node.name);
         }
     }
 }
@@ -324,6 +392,11 @@ fn hear(calls: &Calls, place: Place, push: &PushInfo) {
     let payload = text(payload);
     let Some((token, last)) = payload.split_once('\n') else { return };
     calls.call(place, token, fence_read(last).map_or(0, |last| last.get()));
+}
+
+fn hear_notice(notices: &Notices, prefix: &str, push: &PushInfo) {
+    let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
+    Notice::parse(&text(payload), prefix).into_iter().for_each(|notice| notices.send(notice));
 }
 
 /// The one name of a claim that can be decided here.
@@ -370,7 +443,19 @@ impl Store for Quorum {
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        self.fleet.evict(name).await
+        self.fleet.evict(name, None).await
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        self.fleet.evict(name, Some(fence)).await
+    }
+
+    fn notices(&self) -> Option<NoticeReceiver> {
+        Some(self.fleet.notices.subscribe())
+    }
+
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        self.fleet.tell_ended(names, fence).await
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
@@ -389,6 +474,7 @@ impl Store for Quorum {
             pushed: true,
             outlives_process: true,
             fences_per_name: true,
+            max_ttl: self.fleet.settings.max_ttl,
             no_shares: Some(NO_SHARES),
             ..Capabilities::none("redlock")
         }

@@ -13,7 +13,7 @@ use crate::clock::{Clock, Deadline};
 use crate::error::{Error, NodeSaid};
 use crate::store::redis::link::{Link, Session, explained};
 use crate::store::redis::script::Script;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 /// So many releases are owed to a node that cannot be reached; beyond that, the oldest are left to their TTLs.
 const OWED_MAX: usize = 10_000;
@@ -62,17 +62,34 @@ pub(super) struct Node {
     pulse: Mutex<Pulse>,
     owed: Mutex<VecDeque<Owed>>,
     owes: Notify,
+    /// Set once the log has a line about the node's quarantine.
+    is_warned_of: AtomicBool,
 }
 
 impl Node {
     pub(super) fn new(name: String, memory: String, link: Link, clock: Clock, timeout: Duration) -> Self {
         let (pulse, owed, owes) = (Mutex::default(), Mutex::default(), Notify::new());
-        Node { name, memory, link, clock, timeout, pulse, owed, owes }
+        let is_warned_of = AtomicBool::new(false);
+        Node { name, memory, link, clock, timeout, pulse, owed, owes, is_warned_of }
     }
 
     /// Ends when it is known whether it can be reached.
     pub(super) async fn tried(&self) {
         self.link.tried().await;
+    }
+
+    /// Whether the first attempt to connect to the node is still under way. The quorum is opened without it, and requests
+    /// that a client makes before its end wait for it in the background.
+    pub(super) fn is_joining(&self) -> bool {
+        self.link.is_first_attempt()
+    }
+
+    /// A connection to the node. Waits for the first attempt to connect, and for no later one.
+    pub(super) async fn first_session(&self) -> std::result::Result<Arc<Session>, NodeSaid> {
+        if self.is_joining() {
+            self.tried().await;
+        }
+        self.session()
     }
 
     /// A connection to it, if there is one now: nobody waits for a node that is not there.
@@ -106,7 +123,7 @@ impl Node {
 
     /// A command that is no script.
     pub(super) async fn command(&self, command: &Cmd) -> std::result::Result<Value, NodeSaid> {
-        let session = self.session()?;
+        let session = self.first_session().await?;
         self.link.command(&session, command).await.map_err(|error| self.silence(error))
     }
 
@@ -135,6 +152,11 @@ impl Node {
         lock(&self.pulse).age()
     }
 
+    /// True for the first call only.
+    pub(super) fn is_first_warning(&self) -> bool {
+        !self.is_warned_of.swap(true, Ordering::Relaxed)
+    }
+
     /// Has a release sent when it can be.
     pub(super) fn owe(&self, debt: Owed) {
         let mut owed = lock(&self.owed);
@@ -155,6 +177,10 @@ impl Node {
                     let Ok(session) = self.link.ready() else { continue };
                     generation = session.generation;
                     let _ = self.ask(&session, &fleet.greeting(), self.clock.now()).await;
+                    fleet.warn_once_of_quarantine(&self);
+                    if let Err(error) = fleet.check_for_twins() {
+                        tracing::warn!("{error}");
+                    }
                 }
                 () = self.owes.notified() => {}
             }

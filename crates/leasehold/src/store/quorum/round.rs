@@ -1,20 +1,25 @@
 //! All nodes at once: one request to each, and their answers as they come.
 
 use std::task::Poll;
+use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::node::{Answer, Node, Request};
-use crate::clock::Deadline;
+use crate::clock::{Clock, Deadline};
 use crate::error::NodeSaid;
 use crate::store::redis::link::Session;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex, lock};
 
 /// Which of the nodes, as the URL lists them.
 pub(super) type Place = usize;
+
+/// How long [`collect`] waits for the other nodes: four times as long as the quorum took, within these bounds.
+const LAST_CALL_MIN: Duration = Duration::from_millis(20);
+const LAST_CALL_MAX: Duration = Duration::from_millis(250);
 
 type Answers = FuturesUnordered<BoxFuture<'static, (Place, Answer)>>;
 
@@ -32,15 +37,41 @@ impl Asked {
         self.answers.recv().await
     }
 
-    /// All of them, by place.
-    pub(super) async fn all(mut self, count: usize) -> Vec<Answer> {
-        let mut all: Vec<Option<Answer>> = (0..count).map(|_| None).collect();
-        while let Some((place, answer)) = self.next().await {
-            all[place] = Some(answer);
-        }
-        let gone = || Err(NodeSaid::NoAnswer { why: "the client was closed".to_owned() });
-        all.into_iter().map(|answer| answer.unwrap_or_else(gone)).collect()
+    pub(super) fn into_stream(mut self) -> impl Stream<Item = (Place, Answer)> + Unpin {
+        futures_util::stream::poll_fn(move |context| self.answers.poll_recv(context))
     }
+}
+
+/// Collects the answers of `count` nodes, by place. Once `quorum` of them are good, the other nodes have a short time left:
+/// their answers complete the picture, and a node that is stalled must not hold it up.
+pub(super) async fn collect<T>(
+    mut answers: impl Stream<Item = (Place, Result<T, NodeSaid>)> + Unpin,
+    count: usize,
+    quorum: usize,
+    clock: &Clock,
+) -> Vec<Result<T, NodeSaid>> {
+    let start = clock.now();
+    let mut all: Vec<Option<Result<T, NodeSaid>>> = (0..count).map(|_| None).collect();
+    let (mut good, mut last_call) = (0, None);
+    loop {
+        let next = match last_call {
+            None => answers.next().await,
+            Some(until) => tokio::select! {
+                biased;
+                next = answers.next() => next,
+                () = clock.sleep_until(until) => None,
+            },
+        };
+        let Some((place, answer)) = next else { break };
+        good += usize::from(answer.is_ok());
+        all[place] = Some(answer);
+        if good >= quorum && last_call.is_none() {
+            let now = clock.now();
+            last_call = Some(now.plus((4 * now.since(start)).clamp(LAST_CALL_MIN, LAST_CALL_MAX)));
+        }
+    }
+    let late = || Err(NodeSaid::TimedOut { after: clock.now().since(start) });
+    all.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
 }
 
 pub(super) fn ask<'a>(
@@ -55,7 +86,8 @@ pub(super) fn ask<'a>(
 /// and whoever stops listening to the answers does not stop the requests.
 ///
 /// A node to which there is no connection any more is asked over the one of before, which may be slow and not dead: what was
-/// asked over it is executed first.
+/// asked over it is executed first. A node that is still joining is asked as soon as it has joined. A release may overtake its
+/// claim there, and bars it: see `scripts/release.lua`.
 pub(super) fn ask_after<'a>(
     before: &Sessions,
     nodes: impl IntoIterator<Item = (Place, &'a Arc<Node>)>,
@@ -64,23 +96,26 @@ pub(super) fn ask_after<'a>(
 ) -> (Arc<Request>, Asked) {
     let request = Arc::new(request);
     let (sender, answers) = unbounded_channel();
-    let mut met: Vec<(Arc<Session>, &str)> = Vec::new();
+    let voters: Arc<Voters> = Arc::default();
     let mut over: Sessions = Vec::new();
     let mut under_way: Answers = FuturesUnordered::new();
     for (place, node) in nodes {
         let earlier = || before.iter().find(|(other, _)| *other == place).map(|(_, session)| session.clone());
-        let session = node.session().or_else(|said| earlier().ok_or(said)).and_then(|session| {
-            match twin(&met, &session) {
-                // Two names of one server are one vote.
-                Some(other) => Err(NodeSaid::Refused { why: format!("it is the same server as {other}") }),
-                None => Ok(session),
-            }
-        });
-        match session {
+        let (node, request, voters) = (node.clone(), request.clone(), voters.clone());
+        if node.is_joining() {
+            under_way.push(Box::pin(async move {
+                let session = node.first_session().await.and_then(|session| voters.admit(session, &node));
+                match session {
+                    Ok(session) => (place, node.ask(&session, &request, sent).await),
+                    Err(said) => (place, Err(said)),
+                }
+            }));
+            continue;
+        }
+        let session = node.session().or_else(|said| earlier().ok_or(said));
+        match session.and_then(|session| voters.admit(session, &node)) {
             Ok(session) => {
-                met.push((session.clone(), &node.name));
                 over.push((place, session.clone()));
-                let (node, request) = (node.clone(), request.clone());
                 under_way.push(Box::pin(async move { (place, node.ask(&session, &request, sent).await) }));
             }
             Err(said) => drop(sender.send((place, Err(said)))),
@@ -97,8 +132,19 @@ pub(super) fn ask_after<'a>(
     (request, Asked { answers, over })
 }
 
-fn twin<'a>(met: &[(Arc<Session>, &'a str)], session: &Session) -> Option<&'a str> {
-    met.iter().find(|(other, _)| other.run_id == session.run_id).map(|(_, name)| *name)
+/// The servers that one request goes to, by run_id: two nodes that are one server have one vote.
+#[derive(Default)]
+struct Voters(Mutex<Vec<(String, String)>>);
+
+impl Voters {
+    fn admit(&self, session: Arc<Session>, node: &Node) -> Result<Arc<Session>, NodeSaid> {
+        let mut voters = lock(&self.0);
+        if let Some((_, other)) = voters.iter().find(|(run_id, _)| *run_id == session.run_id) {
+            return Err(NodeSaid::Refused { why: format!("it is the same server as {other}") });
+        }
+        voters.push((session.run_id.clone(), node.name.clone()));
+        Ok(session)
+    }
 }
 
 /// Polls each once, which is what sends it.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use redis::ConnectionAddr;
-
 use super::Quorum;
 use crate::error::{Error, Result, Short};
+use crate::name::forges_output;
 use crate::password::Password;
+use crate::store::parameter;
 use crate::store::redis::address::Address;
 use crate::store::redis::tls;
 use crate::ttl::Ttl;
@@ -17,6 +17,22 @@ const DRIFT_LEAST: Duration = Duration::from_millis(2);
 /// Fewer nodes are no quorum that could lose one; more take longer to agree than they are worth.
 const NODES_LEAST: usize = 3;
 const NODES_MOST: usize = 31;
+
+/// The parameters of a `redlock:` URL.
+const KNOWN: [&str; 12] = [
+    "prefix",
+    "timeout",
+    "retry_delay",
+    "retry_count",
+    "drift",
+    "quorum",
+    "max_ttl",
+    "skew",
+    "quarantine",
+    "ca",
+    "cert",
+    "key",
+];
 
 /// The rules, which are the same for every client of these nodes.
 #[derive(Debug, Clone)]
@@ -143,7 +159,13 @@ impl Builder {
             let Some((name, value)) = pair.split_once('=') else {
                 return refuse("after the question mark write NAME=VALUE&NAME=VALUE");
             };
-            builder = builder.parameter(name, value)?;
+            // An `@` tells that the query began inside a password: nothing of it is shown.
+            builder = match builder.parameter(name, value) {
+                Err(_) if query.contains('@') => {
+                    return refuse("a parameter is not valid; in a password write `%3F` for a question mark");
+                }
+                builder => builder?,
+            };
         }
         Ok(builder)
     }
@@ -185,11 +207,7 @@ impl Builder {
             "ca" => self.files.ca = Some(value.into()),
             "cert" => self.files.cert = Some(value.into()),
             "key" => self.files.key = Some(value.into()),
-            _ => {
-                let why = "there is no such parameter; there are prefix, timeout, retry_delay, retry_count, drift, quorum, \
-                           max_ttl, skew, quarantine, ca, cert and key";
-                return Err(Error::invalid("parameter in the store URL", name, why));
-            }
+            _ => return Err(parameter::unknown(name, &KNOWN)),
         }
         Ok(self)
     }
@@ -213,7 +231,7 @@ impl Builder {
     /// What stands before a name in its key; `lock:` by default.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
-        let is_good = !prefix.chars().any(|c| c.is_control() || matches!(c, '{' | '}' | '%'));
+        let is_good = !prefix.chars().any(|c| forges_output(c) || matches!(c, '{' | '}' | '%'));
         let why = "a prefix has no braces, percent signs or control characters";
         self.set(is_good, "prefix", prefix.clone(), why, |it| it.settings.prefix = prefix)
     }
@@ -291,7 +309,7 @@ impl Builder {
         self
     }
 
-    /// Connects to the nodes.
+    /// Connects to the nodes, and returns when a quorum of them has answered. The others join later.
     ///
     /// # Errors
     /// [`Error::Quorum`] where fewer than a quorum of them can be reached; [`Error::Invalid`] for settings that make no sense.
@@ -326,13 +344,7 @@ impl Builder {
                 .is_some_and(|(_, place)| place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')));
             let password = password.as_ref().filter(|_| !has_own);
             let address = Address::new(&url, password, &its_files)?;
-            let name = match address.info.addr() {
-                ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                    format!("{host}:{port}")
-                }
-                ConnectionAddr::Unix(path) => path.display().to_string(),
-                _ => "a node".to_owned(),
-            };
+            let name = address.place();
             if named.iter().any(|(other, _)| *other == name) {
                 return refuse(
                     name,

@@ -71,9 +71,7 @@ impl Fleet {
         if in_line && !matches!(answer, Ok(Acquired::Granted(_))) {
             // Nobody is to be told of what it does not wait for any more.
             let page = self.ledger.of(&claim.ticket.token);
-            self.give_back(&claim.ticket.token, name, page, true, &Vec::new())
-                .settled(self.within_reach())
-                .await;
+            self.give_back(&claim.ticket.token, name, page, true, &Vec::new()).settled_by_quorum(self).await;
         }
         answer
     }
@@ -258,11 +256,6 @@ impl Fleet {
         }
     }
 
-    /// Those that can be asked now.
-    fn within_reach(&self) -> Vec<Place> {
-        self.everybody().filter(|(_, node)| node.session().is_ok()).map(|(place, _)| place).collect()
-    }
-
     /// Why it was not granted.
     fn setback(&self, votes: Votes, fence: u64, ttl: Ttl) -> Setback {
         if votes.yes() >= self.quorum() {
@@ -393,6 +386,12 @@ impl Fleet {
 struct Returned(UnboundedReceiver<(Place, Result<bool, NodeSaid>)>);
 
 impl Returned {
+    /// Ends when a quorum has answered, and the other nodes had a chance to.
+    async fn settled_by_quorum(mut self, fleet: &Fleet) {
+        let answers = futures_util::stream::poll_fn(move |context| self.0.poll_recv(context));
+        round::collect(answers, fleet.nodes.len(), fleet.quorum(), &fleet.clock).await;
+    }
+
     /// Ends when these nodes have answered.
     async fn settled(mut self, mut places: Vec<Place>) {
         while !places.is_empty()

@@ -36,6 +36,27 @@ impl Address {
         }
     }
 
+    /// Where the server is: `HOST:PORT`, or the path of its socket.
+    pub(in crate::store) fn place(&self) -> String {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                format!("{host}:{port}")
+            }
+            ConnectionAddr::Unix(path) => path.display().to_string(),
+            _ => "a server".to_owned(),
+        }
+    }
+
+    /// Says which server it is that refuses a connection.
+    pub(super) fn located(&self, error: Error) -> Error {
+        match error {
+            Error::Refused { store, why } => {
+                Error::Refused { store, why: format!("{}: {why}", self.place()) }
+            }
+            error => error,
+        }
+    }
+
     /// Why no connection came about, for people.
     pub(in crate::store) fn explained(&self, error: RedisError) -> Error {
         let why = match self.info.addr() {

@@ -1,13 +1,16 @@
 //! Values on the server, each under a key of its own that other programs can read and write.
 
 use std::pin::pin;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::{Cmd, ErrorKind, Pipeline, ServerErrorKind, Value, cmd};
+use tokio::runtime::Handle;
 
 use super::bare::deal::Deal;
 use super::bare::wires::Wires;
+use super::keys::Keys;
 use super::link::{Link, explained};
 use super::reply::{odd, text};
 use super::script::{
@@ -16,7 +19,7 @@ use super::script::{
 use super::{POLL_MAX, POLL_MIN};
 use crate::cells::rate::{Algorithm, Limit, Taken};
 use crate::cells::store::{
-    Answer, CellStore, Changed, Kept, Key, Plan, Put, When, Write, Written, change_by_comparison,
+    Answer, CellStore, Changed, Kept, Key, Plan, Put, ScriptKey, When, Write, Written, change_by_comparison,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -40,7 +43,12 @@ const FENCE_DIGITS: usize = 19;
 const AGREE_MS: i64 = 10;
 
 pub(super) struct Cells {
+    /// What pushes come over.
     link: Arc<Link>,
+    /// What values go over, once there are any; where the connection is not ours to make another of, all go over one.
+    values: OnceLock<Link>,
+    runtime: Option<Handle>,
+    keys: Arc<Keys>,
     clock: Clock,
     watchers: Arc<Watchers>,
     /// Nothing where nobody listens.
@@ -51,28 +59,47 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn new(
-        link: Arc<Link>,
-        clock: Clock,
-        watchers: Arc<Watchers>,
-        channel: String,
+        link: &Arc<Link>,
+        keys: &Arc<Keys>,
+        clock: &Clock,
+        watchers: &Arc<Watchers>,
+        channel: &str,
         wires: Option<Wires>,
     ) -> Self {
-        Cells { link, clock, watchers, channel, wires }
+        let (link, keys, clock, watchers) = (link.clone(), keys.clone(), clock.clone(), watchers.clone());
+        let (values, runtime) = (OnceLock::new(), Handle::try_current().ok());
+        Cells { link, values, runtime, keys, clock, watchers, channel: channel.to_owned(), wires }
+    }
+
+    /// The connection for values. It belongs to the runtime of the store, whichever asks first.
+    fn values(&self) -> &Link {
+        let Some(wires) = &self.wires else { return &self.link };
+        self.values.get_or_init(|| {
+            let _runtime = self.runtime.as_ref().map(Handle::enter);
+            wires.shared(&self.clock)
+        })
     }
 
     async fn ask(&self, script: &Script, key: &Key, args: &[&[u8]]) -> Result<Value> {
-        let session = self.link.session().await?;
-        self.link.run(&session, script, |to| written(to, key, args)).await.map_err(explained)
+        let session = self.values().session().await?;
+        self.values().run(&session, script, |to| self.write_args(to, key, args)).await.map_err(explained)
+    }
+
+    /// The keys that belong to a value, and the arguments of a script.
+    fn write_args(&self, to: &mut Cmd, key: &Key, args: &[&[u8]]) {
+        let Cells { keys, .. } = self;
+        to.arg(3).arg(keys.of_value(key)).arg(keys.beside_value(key, "watch"));
+        to.arg(keys.beside_value(key, "fence")).arg(args);
     }
 
     /// What the server does by itself needs no script, which takes it longer. Whoever watches is told in a second step: if that
     /// does not happen, it finds out when it looks.
     async fn add_plainly(&self, key: &Key, by: i64) -> Result<Value> {
-        let session = self.link.session().await?;
+        let session = self.values().session().await?;
         let mut both = Pipeline::with_capacity(2);
-        both.cmd("INCRBY").arg(key.to_string()).arg(by);
-        both.cmd("EXISTS").arg(format!("{{{key}}}:watch"));
-        let mut answers = self.link.commands(&session, &mut both).await.map_err(explained)?.into_iter();
+        both.cmd("INCRBY").arg(self.keys.of_value(key)).arg(by);
+        both.cmd("EXISTS").arg(self.keys.beside_value(key, "watch"));
+        let mut answers = self.values().commands(&session, &mut both).await.map_err(explained)?.into_iter();
         let sum = answers.next().ok_or_else(odd)?.map_err(explained)?;
         if !matches!(answers.next(), Some(Ok(Value::Int(0)))) {
             let _ = self.ask(&CELL_TELL, key, &[]).await;
@@ -89,7 +116,7 @@ impl Cells {
         is_known: bool,
     ) -> Result<Option<Changed>> {
         let mut deal = Deal::begin(wires).await?;
-        let name = key.to_string();
+        let name = self.keys.of_value(key);
         let looked = deal.watch(&[&name], &[cmd("GET").arg(&name).take()]).await.map_err(explained)?;
         let there = match looked.into_iter().next() {
             Some(Ok(Value::BulkString(value))) => Some(value),
@@ -108,7 +135,7 @@ impl Cells {
         } else {
             cmd("EVAL").arg(&CELL_WRITE.source).take()
         };
-        with_args(&write, |args| written(&mut command, key, args));
+        with_args(&write, |args| self.write_args(&mut command, key, args));
         match deal.close(&[command]).await {
             Ok(done) => {
                 deal.leave();
@@ -122,12 +149,6 @@ impl Cells {
             Err(error) => Err(explained(error)),
         }
     }
-}
-
-/// The keys that belong to a value, and the arguments of a script.
-fn written(to: &mut Cmd, key: &Key, args: &[&[u8]]) {
-    let name = key.to_string();
-    to.arg(3).arg(&name).arg(format!("{{{name}}}:watch")).arg(format!("{{{name}}}:fence")).arg(args);
 }
 
 /// The arguments of the script that writes.
@@ -157,10 +178,10 @@ impl Cells {
     /// A read without a script, which takes the server a fifth of the time: how long it is still there, the value, and again how
     /// long. Where both agree they are the value's; `None` where somebody has written in between.
     async fn look(&self, key: &Key) -> Result<Option<Option<Kept>>> {
-        let (session, key) = (self.link.session().await?, key.to_string());
+        let (session, key) = (self.values().session().await?, self.keys.of_value(key));
         let mut commands = Pipeline::with_capacity(3);
         commands.cmd("PTTL").arg(&key).cmd("GET").arg(&key).cmd("PTTL").arg(&key);
-        let answers = self.link.commands(&session, &mut commands).await.map_err(explained)?;
+        let answers = self.values().commands(&session, &mut commands).await.map_err(explained)?;
         let answers: Vec<Value> = answers.into_iter().collect::<Result<_, _>>().map_err(explained)?;
         match <[Value; 3]>::try_from(answers) {
             Ok([_, Value::Nil, _]) => Ok(Some(None)),
@@ -200,11 +221,18 @@ impl CellStore for Cells {
     }
 
     async fn write(&self, key: &Key, write: &Write) -> Result<Written> {
-        let session = self.link.session().await?;
-        let answer = self.link.run(&session, &CELL_WRITE, |to| {
-            with_args(write, |args| written(to, key, args));
+        let session = self.values().session().await?;
+        let answer = self.values().run(&session, &CELL_WRITE, |to| {
+            with_args(write, |args| self.write_args(to, key, args));
         });
-        match answer.await.map_err(explained)? {
+        let answer = answer.await.map_err(explained).map_err(|error| match error {
+            Error::Refused { store, why } if why.contains("no fence") => {
+                let why = format!("another program has overwritten `{{{key}}}:fence`; remove that key");
+                Error::Refused { store, why }
+            }
+            error => error,
+        });
+        match answer? {
             Value::Int(1) => Ok(Written::Written),
             Value::Int(0) => Ok(Written::Not),
             newer => match text(&newer).parse() {
@@ -240,13 +268,14 @@ impl CellStore for Cells {
         self.attempt(wires, key, plan, false).await?.ok_or_else(odd)
     }
 
-    async fn run(&self, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Answer> {
-        let session = self.link.session().await?;
+    async fn run(&self, source: &str, keys: &[ScriptKey], args: &[Vec<u8>]) -> Result<Answer> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.bytes(|key| self.keys.of_value(key))).collect();
+        let session = self.values().session().await?;
         let script = Script::of(source.to_owned());
         let write = |to: &mut Cmd| {
-            to.arg(keys.len()).arg(keys).arg(args);
+            to.arg(keys.len()).arg(&keys).arg(args);
         };
-        answer(self.link.run(&session, &script, write).await.map_err(explained)?)
+        answer(self.values().run(&session, &script, write).await.map_err(explained)?)
     }
 
     async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
@@ -260,12 +289,12 @@ impl CellStore for Cells {
             }
             Algorithm::Gcra { burst } => (&RATE_GCRA, &[limit.cost_ns(weight), limit.cost_ns(burst)]),
         };
-        let place = limit.place(key);
-        let session = self.link.session().await?;
+        let place = self.keys.of_value(&limit.place(key));
+        let session = self.values().session().await?;
         let write = |to: &mut Cmd| {
             to.arg(1).arg(&place).arg(args);
         };
-        let answer = self.link.run(&session, script, write).await.map_err(explained);
+        let answer = self.values().run(&session, script, write).await.map_err(explained);
         let answer = answer.map_err(|error| match error {
             Error::Refused { store, why } if why.contains("no rate limit") || why.contains("wrong kind") => {
                 let why = format!("`{place}` is no rate limit; something else is kept under its name");
@@ -286,12 +315,14 @@ impl CellStore for Cells {
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
         let known = from.map(|value| sha1_smol::Sha1::from(value).digest().to_string()).unwrap_or_default();
-        let (watch, watched_for) = (self.watchers.watch(key), WATCHED_FOR.as_millis().to_string());
+        let (watch, watched_for) =
+            (self.watchers.watch(self.keys.of_value(key)), WATCHED_FOR.as_millis().to_string());
         let mut poll = POLL_MIN;
         loop {
             let mut rung = pin!(watch.rung());
             // Listens first and looks then.
             rung.as_mut().enable();
+            // What was pushed over a connection that is lost was not heard.
             let session = self.link.session().await?;
             let args = [known.as_bytes(), self.channel.as_bytes(), watched_for.as_bytes()];
             let left = match self.ask(&CELL_WATCH, key, &args).await? {

@@ -8,7 +8,13 @@ use super::reply::{fence_read, text};
 use crate::fence::Fence;
 use crate::store::bells::Bells;
 use crate::store::watchers::Watchers;
+use crate::store::{Notice, Notices};
 use crate::sync::Arc;
+
+/// The channel of [notices](Notice) for all clients of a prefix. No client's own channel is called so: their names are random.
+pub(in crate::store) fn notice_channel(prefix: &str) -> String {
+    format!("{{{prefix}}}:notices")
+}
 
 /// A grant that came unasked.
 #[derive(Debug, Clone, Copy)]
@@ -23,18 +29,27 @@ pub(super) struct Ears {
     pub(super) bells: Arc<Bells<Pushed>>,
     pub(super) left: Arc<Left>,
     pub(super) watchers: Arc<Watchers>,
+    pub(super) notices: Arc<Notices>,
+    /// Where the notices of all clients of this prefix are published.
+    pub(super) channel: String,
+    prefix: String,
 }
 
 impl Ears {
-    pub(super) fn new(left: Arc<Left>) -> Self {
-        Ears { bells: Arc::default(), left, watchers: Arc::default() }
+    pub(super) fn new(left: Arc<Left>, prefix: &str) -> Self {
+        let (bells, watchers, notices) = (Arc::default(), Arc::default(), Arc::default());
+        Ears { bells, left, watchers, notices, channel: notice_channel(prefix), prefix: prefix.to_owned() }
     }
 
     /// Who was admitted, or has to look again: `token`, then `fence` and, of several, `fences`, by lines. Or which value has
     /// changed.
     pub(super) fn hear(&self, push: &PushInfo) {
-        let (PushKind::Message, Some(payload)) = (&push.kind, push.data.get(1)) else { return };
+        let (PushKind::Message, [channel, payload]) = (&push.kind, push.data.as_slice()) else { return };
         let payload = text(payload);
+        if text(channel) == self.channel {
+            Notice::parse(&payload, &self.prefix).into_iter().for_each(|notice| self.notices.send(notice));
+            return;
+        }
         if let Some(key) = payload.strip_prefix(CHANGED) {
             return self.watchers.ring(key);
         }

@@ -71,9 +71,24 @@ pub(in crate::store) struct Session {
     silences: AtomicU64,
 }
 
+/// Why there is no connection.
+#[derive(Debug, Clone)]
+struct Down {
+    error: Error,
+    /// The server rejected the user, the password or a right that every connection needs. The next attempts meet the
+    /// same answer until an operator changes it, so that nothing waits for them.
+    is_denied: bool,
+}
+
+impl From<Error> for Down {
+    fn from(error: Error) -> Self {
+        Down { error, is_denied: false }
+    }
+}
+
 pub(in crate::store) struct Link {
     /// What is ready, or why nothing is.
-    sessions: watch::Receiver<Result<Arc<Session>>>,
+    sessions: watch::Receiver<Result<Arc<Session>, Down>>,
     /// The latest generation that is of no use any more. By number, because those who find out are many, and some late:
     /// they must not take the next one for it.
     given_up: watch::Sender<u64>,
@@ -86,7 +101,8 @@ pub(in crate::store) struct Link {
 /// What a connection is made of.
 pub(in crate::store) struct Maker {
     address: Address,
-    channel: String,
+    /// What is subscribed to: this client's own channel, and that of notices.
+    channels: Vec<String>,
     listener: Listener,
     clock: Clock,
     timeout: Duration,
@@ -94,22 +110,23 @@ pub(in crate::store) struct Maker {
     connect_timeout: Duration,
     /// What is at the other end, for the log.
     what: String,
-    asks_run_id: bool,
+    /// A node of a quorum. Its run_id is asked for, and its errors stand behind its name.
+    is_node: bool,
 }
 
 impl Link {
     /// Connects once, so that what is wrong is known at once; and again from then on.
     pub(super) async fn open(maker: Maker) -> Result<Self> {
-        let (first, listened) = maker.make(1).await?;
+        let (first, listened) = maker.make(1).await.map_err(|down| down.error)?;
         Ok(Link::kept(maker, Ok(Arc::new(first)), Some(listened)))
     }
 
     /// Connects in the background, be it at the first attempt or later.
     pub(in crate::store) fn start(maker: Maker) -> Self {
-        Link::kept(maker, Err(unreachable("not connected yet")), None)
+        Link::kept(maker, Err(unreachable("not connected yet").into()), None)
     }
 
-    fn kept(maker: Maker, first: Result<Arc<Session>>, listened: Option<Arc<Listened>>) -> Self {
+    fn kept(maker: Maker, first: Result<Arc<Session>, Down>, listened: Option<Arc<Listened>>) -> Self {
         let (clock, timeout) = (maker.clock.clone(), maker.timeout);
         let (sender, sessions) = watch::channel(first);
         let (given_up, heard) = watch::channel(0);
@@ -119,7 +136,8 @@ impl Link {
 
     /// Over a connection that somebody else looks after.
     pub(super) async fn over(mut connection: Wire, clock: Clock, timeout: Duration) -> Result<Self> {
-        let origin_us = AtomicU64::new(asked_origin_us(&mut connection, &clock).await?);
+        let time = asked_time_us(&mut connection).await.map_err(explained)?;
+        let origin_us = AtomicU64::new(origin_us(time, clock.now()));
         let (run_id, silences) = (String::new(), AtomicU64::new(0));
         let session = Session { connection, generation: 1, run_id, origin_us, silences };
         let (sessions, given_up) = (watch::channel(Ok(Arc::new(session))).1, watch::channel(0).0);
@@ -131,7 +149,8 @@ impl Link {
         self.task.is_some()
     }
 
-    /// A connection that is ready; waits for one as long as a request may take.
+    /// A connection that is ready; waits for one as long as a request may take, unless the server does not let this client
+    /// in.
     pub(super) async fn session(&self) -> Result<Arc<Session>> {
         if let Ok(session) = &*self.sessions.borrow() {
             return Ok(session.clone());
@@ -140,18 +159,24 @@ impl Link {
         let until = self.clock.now().plus(self.timeout);
         tokio::select! {
             biased;
-            ready = sessions.wait_for(Result::is_ok) => match ready {
-                Ok(ready) => return ready.clone(),
-                Err(_) => return Err(unreachable("the connection was closed")),
-            },
+            known = sessions.wait_for(|session| session.as_ref().map_or_else(|down| down.is_denied, |_| true)) => {
+                if known.is_err() {
+                    return Err(unreachable("the connection was closed"));
+                }
+            }
             () = self.clock.sleep_until(until) => {}
         }
-        self.sessions.borrow().clone()
+        self.ready()
+    }
+
+    /// Whether the server does not let this client in any more.
+    pub(super) fn is_denied(&self) -> bool {
+        matches!(&*self.sessions.borrow(), Err(down) if down.is_denied)
     }
 
     /// A connection if there is one now.
     pub(in crate::store) fn ready(&self) -> Result<Arc<Session>> {
-        self.sessions.borrow().clone()
+        self.sessions.borrow().clone().map_err(|down| down.error)
     }
 
     /// Ends when the first attempt to connect has, be it well or not.
@@ -161,12 +186,27 @@ impl Link {
         let _ = sessions.changed().await;
     }
 
+    /// Whether the first attempt to connect is still under way.
+    pub(in crate::store) fn is_first_attempt(&self) -> bool {
+        self.sessions.borrow().is_err() && !self.sessions.has_changed().unwrap_or(true)
+    }
+
     /// Ends when there is a connection newer than this.
     pub(in crate::store) async fn newer_than(&self, generation: u64) {
-        let mut sessions = self.sessions.clone();
-        let is_newer =
-            |session: &Result<Arc<Session>>| session.as_ref().is_ok_and(|it| it.generation > generation);
-        if sessions.wait_for(is_newer).await.is_err() {
+        self.until(|session| session.as_ref().is_ok_and(|it| it.generation > generation)).await;
+    }
+
+    /// Ends when there is a connection newer than this, or the server does not let this client in.
+    pub(super) async fn newer_than_or_denied(&self, generation: u64) {
+        let is_known = |session: &Result<Arc<Session>, Down>| match session {
+            Ok(session) => session.generation > generation,
+            Err(down) => down.is_denied,
+        };
+        self.until(is_known).await;
+    }
+
+    async fn until(&self, is_so: impl FnMut(&Result<Arc<Session>, Down>) -> bool) {
+        if self.sessions.clone().wait_for(is_so).await.is_err() {
             std::future::pending().await
         }
     }
@@ -251,22 +291,35 @@ impl Session {
 impl Maker {
     pub(in crate::store) fn new(
         address: Address,
-        channel: String,
+        channels: Vec<String>,
         listener: Listener,
         clock: Clock,
         timeout: Duration,
     ) -> Self {
         let what = "the redis store".to_owned();
-        let (connect_timeout, asks_run_id) = (timeout, false);
-        Maker { address, channel, listener, clock, timeout, connect_timeout, what, asks_run_id }
+        let (connect_timeout, is_node) = (timeout, false);
+        Maker { address, channels, listener, clock, timeout, connect_timeout, what, is_node }
     }
 
     /// As one of several nodes: under a name of its own, with its own time to connect, and known by its run_id.
     pub(in crate::store) fn node(self, what: String, connect_timeout: Duration) -> Self {
-        Maker { what, connect_timeout, asks_run_id: true, ..self }
+        Maker { what, connect_timeout, is_node: true, ..self }
     }
 
-    async fn make(&self, generation: u64) -> Result<(Session, Arc<Listened>)> {
+    /// For values: it is subscribed to nothing. A server cuts a subscribed connection that it owes 32 MB, and locks must not wait
+    /// behind a large answer.
+    pub(super) fn for_values(address: Address, clock: Clock, timeout: Duration) -> Self {
+        let maker = Maker::new(address, Vec::new(), Arc::new(drop), clock, timeout);
+        Maker { what: "the redis store, for values".to_owned(), ..maker }
+    }
+
+    /// Why an attempt to connect failed.
+    fn down(&self, is_denied: bool, error: Error) -> Down {
+        let error = if self.is_node { error } else { self.address.located(error) };
+        Down { error, is_denied }
+    }
+
+    async fn make(&self, generation: u64) -> Result<(Session, Arc<Listened>), Down> {
         let listened = Arc::new(Listened::default());
         let ear = Ear { listener: self.listener.clone(), state: listened.clone() };
         let config = AsyncConnectionConfig::new()
@@ -275,13 +328,21 @@ impl Maker {
             .set_push_sender(ear);
         let client = self.address.client()?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = connection.map_err(|error| self.address.explained(error))?;
-        let origin_us = AtomicU64::new(asked_origin_us(&mut connection, &self.clock).await?);
-        let run_id = match self.asks_run_id {
-            true => asked_run_id(&mut connection).await?,
+        let mut connection =
+            connection.map_err(|error| self.down(is_denial(&error), self.address.explained(error)))?;
+        let down = |error: RedisError| self.down(is_denial(&error), explained(error));
+        let time = asked_time_us(&mut connection).await.map_err(down)?;
+        let origin_us = AtomicU64::new(origin_us(time, self.clock.now()));
+        let run_id = match self.is_node {
+            true => {
+                let run_id = asked_run_id(&mut connection).await.map_err(down)?;
+                run_id.ok_or_else(|| unreachable("it does not say its run_id"))?
+            }
             false => String::new(),
         };
-        connection.subscribe(&self.channel).await.map_err(explained)?;
+        if !self.channels.is_empty() {
+            connection.subscribe(&self.channels[..]).await.map_err(down)?;
+        }
         connection.set_response_timeout(self.timeout);
         let (connection, silences) = (Wire::Own(connection), AtomicU64::new(0));
         let session = Session { connection, generation, run_id, origin_us, silences };
@@ -289,15 +350,21 @@ impl Maker {
     }
 }
 
-async fn asked_origin_us(connection: &mut impl ConnectionLike, clock: &Clock) -> Result<u64> {
-    let (seconds, micros): (u64, u64) = cmd("TIME").query_async(connection).await.map_err(explained)?;
-    Ok(origin_us(seconds.saturating_mul(1_000_000).saturating_add(micros), clock.now()))
+/// Whether the server rejects the user, the password, or a right of that user.
+fn is_denial(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm))
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
 
-async fn asked_run_id(connection: &mut impl ConnectionLike) -> Result<String> {
-    let info: String = cmd("INFO").arg("server").query_async(connection).await.map_err(explained)?;
+async fn asked_time_us(connection: &mut impl ConnectionLike) -> Result<u64, RedisError> {
+    let (seconds, micros): (u64, u64) = cmd("TIME").query_async(connection).await?;
+    Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
+}
+
+async fn asked_run_id(connection: &mut impl ConnectionLike) -> Result<Option<String>, RedisError> {
+    let info: String = cmd("INFO").arg("server").query_async(connection).await?;
     let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
-    run_id.map(|run_id| run_id.trim().to_owned()).ok_or_else(|| unreachable("it does not say its run_id"))
+    Ok(run_id.map(|run_id| run_id.trim().to_owned()))
 }
 
 /// Of the moments between question and answer, by the latest: then `not_after` errs on the short side, and what is refused
@@ -310,7 +377,7 @@ fn origin_us(server_us: u64, by: Deadline) -> u64 {
 async fn keep(
     maker: Maker,
     first: Option<Arc<Listened>>,
-    sessions: watch::Sender<Result<Arc<Session>>>,
+    sessions: watch::Sender<Result<Arc<Session>, Down>>,
     mut given_up: watch::Receiver<u64>,
 ) {
     let what = &maker.what;
@@ -328,13 +395,14 @@ async fn keep(
         }
         if generation > 0 {
             tracing::warn!("the connection to {what} is lost; making another");
-            let _ = sessions.send_replace(Err(unreachable("the connection to it is lost")));
+            let _ = sessions.send_replace(Err(unreachable("the connection to it is lost").into()));
         }
         generation += 1;
         // At once, unless it did not last: a server may let everybody in and throw them out again.
         if maker.clock.now().since(made) > PAUSE_MAX {
             pause = Duration::ZERO;
         }
+        let mut is_warned = false;
         listened = loop {
             // Not all at the same moment.
             let jitter = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
@@ -346,9 +414,13 @@ async fn keep(
                     let _ = sessions.send_replace(Ok(Arc::new(session)));
                     break Some(listened);
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "no connection to {what} yet");
-                    let _ = sessions.send_replace(Err(error));
+                Err(down) => {
+                    let Down { error, is_denied } = &down;
+                    match *is_denied && !std::mem::replace(&mut is_warned, true) {
+                        true => tracing::warn!(%error, "{what} does not let this client in; trying again"),
+                        false => tracing::debug!(%error, "no connection to {what} yet"),
+                    }
+                    let _ = sessions.send_replace(Err(down));
                 }
             }
         };

@@ -9,7 +9,8 @@ mod bare;
 mod cells;
 mod choose;
 pub(super) mod doctor;
-mod ears;
+pub(super) mod ears;
+mod evict;
 mod keys;
 mod left;
 pub(super) mod link;
@@ -30,7 +31,7 @@ use futures_util::future::join_all;
 use redis::Value;
 use redis::{Cmd, PushInfo, RedisError, cmd};
 
-use super::{Capabilities, Store};
+use super::{Capabilities, NoticeReceiver, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket,
@@ -102,7 +103,7 @@ impl Redis {
     ///
     /// | parameter | default | meaning |
     /// |---|---|---|
-    /// | `prefix` | `lock:` | what stands before a name in its key |
+    /// | `prefix` | `lock:` | what stands before every key: a namespace of locks, fences, values, limits and caches |
     /// | `timeout` | `1000` | how long a request may take, in ms |
     /// | `yield_every` | never | after how many releases of a name other libraries get their chance |
     /// | `ca` | what this machine trusts | with TLS: a file of the authorities that may have signed the server's certificate |
@@ -128,15 +129,15 @@ impl Redis {
         let address = Address::new(&url, password, &settings.files)?;
         let clock = Clock::system()?;
         let (left, unwanted) = Left::new();
-        let ears = Ears::new(left);
+        let ears = Ears::new(left, &settings.prefix);
         // As unguessable as a token: whoever knows it could send us looking, no more.
         let token = Token::fresh(&Owner::this_process())?;
         let channel = format!("{{{}}}:{}", settings.prefix, &token.expose()[..24]);
         let heard = ears.clone();
         let listener = Arc::new(move |push: PushInfo| heard.hear(&push));
-        let maker = Maker::new(address.clone(), channel.clone(), listener, clock.clone(), settings.timeout);
-        let link = Link::open(maker).await?;
-        let link = Arc::new(link);
+        let channels = vec![channel.clone(), ears.channel.clone()];
+        let maker = Maker::new(address.clone(), channels, listener, clock.clone(), settings.timeout);
+        let link = Arc::new(Link::open(maker).await?);
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
@@ -155,7 +156,7 @@ impl Redis {
         wires: Option<Wires>,
     ) -> Self {
         let keys = Arc::new(Keys::new(&settings.prefix));
-        let cells = Cells::new(link.clone(), clock.clone(), ears.watchers.clone(), channel.clone(), wires);
+        let cells = Cells::new(&link, &keys, &clock, &ears.watchers, &channel, wires);
         let together = Together::new(link.clone(), keys.clone(), clock.clone(), channel);
         let manners = Manners::new(settings.yield_every);
         Redis { link, together, keys, cells, ears, clock, settings, manners, seen: AtomicU64::new(0) }
@@ -248,7 +249,7 @@ impl Redis {
             let session = match self.link.session().await {
                 Ok(session) => session,
                 // Once it has been in line it can come back to that.
-                Err(_) if waits && queued.is_some() => continue,
+                Err(_) if waits && queued.is_some() && !self.link.is_denied() => continue,
                 Err(error) => return Err(error),
             };
             let sent = self.clock.now();
@@ -262,6 +263,8 @@ impl Redis {
                 Ok(reply) => match reply.word().as_str() {
                     "granted" => return Ok(Acquired::Granted(self.granted(&reply, *ttl, sent)?)),
                     "busy" => return Ok(Acquired::Busy(reply.busy())),
+                    // The script removed some dead waiters, and there are more of them than it removes at once.
+                    "again" => continue,
                     "queued" => {
                         let last = reply.fence(1).map_or(u64::MAX, Fence::get);
                         *queued = Some(Queued { sent, last });
@@ -279,7 +282,7 @@ impl Redis {
                         session.heard_us(u64::try_from(reply.integer(1)).unwrap_or(0), now);
                         lates += 1;
                         if !waits && lates == LATES_MAX {
-                            return Err(too_late(self.settings.timeout));
+                            return Err(reply::too_late(self.settings.timeout));
                         }
                         look_again = now.plus(PAUSE);
                     }
@@ -305,7 +308,7 @@ impl Redis {
                         return Ok(Acquired::Granted(grant));
                     }
                 }
-                () = self.link.newer_than(session.generation) => {}
+                () = self.link.newer_than_or_denied(session.generation) => {}
                 () = self.clock.sleep_until(look_again) => {}
             }
         }
@@ -423,14 +426,6 @@ struct Queued {
     last: u64,
 }
 
-fn too_late(timeout: Duration) -> Error {
-    let why = format!(
-        "requests take longer than {} ms to reach it, or its clock is being set; raise `timeout` in the store URL",
-        timeout.as_millis()
-    );
-    Error::Refused { store: "redis", why }
-}
-
 /// Which keys are of names that start so, by who holds and by who waits; the second for those that only somebody waits for.
 pub(super) fn patterns(own: &str, prefix: &str) -> [String; 2] {
     let start = escaped(&format!("{own}{prefix}"));
@@ -516,8 +511,9 @@ impl Store for Redis {
             "converted" => {
                 let (fence, fences) = (reply.fence(1)?, reply.fences(2));
                 self.saw(fence.plus(u64::from(fences) - 1)?);
-                let left = Ttl::from_ms(u64::try_from(reply.integer(3)).unwrap_or(0));
-                Ok(Converted::Converted(Grant { fence, fences, valid_until: sent.plus(left.validity()) }))
+                let left = Duration::from_millis(u64::try_from(reply.integer(3)).unwrap_or(0));
+                let valid_until = sent.plus(Ttl::validity_of(left));
+                Ok(Converted::Converted(Grant { fence, fences, valid_until }))
             }
             "refused" => Ok(Converted::Refused),
             "nothing" => Ok(Converted::NotHeld),
@@ -527,7 +523,9 @@ impl Store for Redis {
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
         let reply = self.ask(&script::INSPECT, &name.clone().into(), &[]).await?;
-        let (holders, waiters) = (reply::holders(reply.list(1)), reply::waiters(reply.list(2)));
+        let (mut holders, mut waiters) = (reply::holders(reply.list(1)), reply::waiters(reply.list(2)));
+        let now_us = u64::try_from(reply.integer(3)).unwrap_or(0);
+        reply::date(&mut holders, &mut waiters, now_us, reply.list(4).iter().map(reply::number));
         let is_used = !holders.is_empty() || !waiters.is_empty();
         Ok(is_used.then(|| Status { name: name.clone(), holders, waiters }))
     }
@@ -544,11 +542,19 @@ impl Store for Redis {
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let reply = self.ask(&script::EVICT, &name.clone().into(), &[&self.lowest().to_string()]).await?;
-        match reply.word().as_str() {
-            "evicted" => Ok(Evicted { holders: reply::owners(reply.list(1)) }),
-            _ => Err(reply.unexpected()),
-        }
+        self.take_away(name, None).await
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        self.take_away(name, Some(fence)).await
+    }
+
+    fn notices(&self) -> Option<NoticeReceiver> {
+        self.is_told().then(|| self.ears.notices.subscribe())
+    }
+
+    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
+        self.tell_ended(names, fence).await
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::claim::{Adopted, Busy, ENDLESS, Holder, Permits, Share, Ticket, Waiter};
+use crate::claim::{Adopted, Busy, ENDLESS, Holder, Permits, Share, Ticket, Waiter, age};
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
 use crate::token::{Owner, Token};
+
+/// The label in place of a waiter whose entry another program has written or damaged.
+const UNREADABLE: &str = "unreadable queue data; a forced release repairs it";
 
 /// An answer of a script: a word, and what belongs to it.
 #[derive(Debug)]
@@ -117,12 +120,17 @@ pub(in crate::store) fn limit() -> Error {
     Error::Refused { store: "redis", why: "the fence is at its limit of 2^53 - 1".to_owned() }
 }
 
-/// A key that is no lock.
+/// A key that is no lock, or a private key of locks (these begin with a brace) that another program has overwritten.
 pub(in crate::store) fn foreign(key: &str, kind: &str) -> Error {
-    let why = format!(
-        "the key `{}` is of type {kind}, which is no lock; use another name or prefix, or remove it",
-        key.escape_debug()
-    );
+    let key_shown = key.escape_debug();
+    let why = match key.starts_with('{') {
+        true => format!(
+            "another program has overwritten the key `{key_shown}`, which is of type {kind} now; force-release the lock to repair it"
+        ),
+        false => format!(
+            "the key `{key_shown}` is of type {kind}, which is no lock; use another name or prefix, or remove it"
+        ),
+    };
     Error::Refused { store: "redis", why }
 }
 
@@ -134,6 +142,15 @@ pub(in crate::store) fn busy(value: &str, left_ms: i64, waiters: usize) -> Busy 
         remaining: u64::try_from(left_ms).ok().filter(|_| held).map(Duration::from_millis),
         waiters,
     }
+}
+
+/// A request that the server executed only after its client had given up.
+pub(super) fn too_late(timeout: Duration) -> Error {
+    let why = format!(
+        "requests take longer than {} ms to reach it, or its clock is being set; raise `timeout` in the store URL",
+        timeout.as_millis()
+    );
+    Error::Refused { store: "redis", why }
 }
 
 /// An answer that is none of a script's: what was executed is unknown. It is not shown, for it may be long, and have somebody's
@@ -224,15 +241,12 @@ pub(in crate::store) fn holders(list: &[Value]) -> Vec<Holder> {
                 fence: known.map(|(_, fence)| fence),
                 remaining: Duration::from_millis(u64::try_from(left).unwrap_or(0)),
                 nodes: None,
+                held_for: None,
             }
         })
         .collect();
     holders.sort_by_key(|holder| holder.fence);
     holders
-}
-
-pub(in crate::store) fn owners(list: &[Value]) -> Vec<Owner> {
-    list.iter().map(|value| owner(&member(&text(value)).1, false)).collect()
 }
 
 /// Whether it is one of several who hold a name together.
@@ -250,15 +264,37 @@ fn member(text: &str) -> (Share, String) {
     }
 }
 
-/// `{token, share, …}`
+/// `{token, share, …}`; the share is `?` for queue data that a script cannot parse.
 pub(in crate::store) fn waiters(list: &[Value]) -> Vec<Waiter> {
     list.chunks_exact(2)
         .map(|pair| {
-            let token = Token::parse(&text(&pair[0]));
-            Waiter {
-                owner: token.map_or_else(|_| somebody_else(false), |token| token.owner()),
-                share: share_read(&text(&pair[1])),
-            }
+            let (token, share) = (Token::parse(&text(&pair[0])), text(&pair[1]));
+            let unknown = || match share.as_str() {
+                "?" => Owner::new(UNREADABLE).unwrap_or_else(|_| Owner::this_process()),
+                _ => somebody_else(false),
+            };
+            let owner = token.map_or_else(|_| unknown(), |token| token.owner());
+            Waiter { owner, share: share_read(&share), waiting_for: None }
         })
         .collect()
+}
+
+/// Says since when each holds or waits: fences and arrivals follow the server's clock. `arrivals` has one for each waiter.
+pub(in crate::store) fn date(
+    holders: &mut [Holder],
+    waiters: &mut [Waiter],
+    now_us: u64,
+    arrivals: impl IntoIterator<Item = u64>,
+) {
+    for holder in holders {
+        holder.held_for = holder.fence.and_then(|fence| age(fence.get(), now_us));
+    }
+    for (waiter, arrival) in waiters.iter_mut().zip(arrivals) {
+        waiter.waiting_for = age(arrival, now_us);
+    }
+}
+
+/// A number that is not negative; 0 for anything else.
+pub(in crate::store) fn number(value: &Value) -> u64 {
+    text(value).parse().unwrap_or(0)
 }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::choose::Scripts;
+use super::keys::PREFIX;
 use super::manners::Manners;
 use super::tls;
 use crate::error::{Error, Result};
+use crate::name::forges_output;
+use crate::store::parameter;
 
 /// How long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,11 +24,16 @@ pub(super) struct Settings {
     pub(super) yield_every: u64,
 }
 
+const KNOWN: [&str; 7] = ["prefix", "timeout", "scripts", "yield_every", "ca", "cert", "key"];
+
+/// What the client library reads from the URL of a Unix socket, which has no other place for it.
+const KNOWN_OF_SOCKETS: [&str; 3] = ["db", "user", "pass"];
+
 /// Takes what is ours out of the URL.
 pub(super) fn settings(url: &str) -> Result<(String, Settings)> {
     tls::refuse_fragment(url)?;
     let mut settings = Settings {
-        prefix: "lock:".to_owned(),
+        prefix: PREFIX.to_owned(),
         timeout: TIMEOUT,
         scripts: Scripts::default(),
         files: tls::Files::default(),
@@ -33,10 +41,12 @@ pub(super) fn settings(url: &str) -> Result<(String, Settings)> {
     };
     let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), settings)) };
     let mut others = Vec::new();
-    for pair in query.split('&') {
+    let is_socket =
+        place.split(':').next().is_some_and(|scheme| scheme.to_ascii_lowercase().ends_with("unix"));
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("prefix", prefix)) => {
-                if prefix.chars().any(|c| c.is_control() || matches!(c, '{' | '}' | '%')) {
+                if prefix.chars().any(|c| forges_output(c) || matches!(c, '{' | '}' | '%')) {
                     let why = "a prefix has no braces, percent signs or control characters";
                     return Err(Error::invalid("prefix in the store URL", prefix, why));
                 }
@@ -57,7 +67,13 @@ pub(super) fn settings(url: &str) -> Result<(String, Settings)> {
             Some(("ca", file)) => settings.files.ca = Some(file.into()),
             Some(("cert", file)) => settings.files.cert = Some(file.into()),
             Some(("key", file)) => settings.files.key = Some(file.into()),
-            _ => others.push(pair),
+            Some((name, _)) if is_socket && KNOWN_OF_SOCKETS.contains(&name) => others.push(pair),
+            given => {
+                let known = if is_socket { [&KNOWN[..], &KNOWN_OF_SOCKETS].concat() } else { KNOWN.to_vec() };
+                // An `@` tells that the query began inside a password.
+                let name = given.map_or(pair, |(name, _)| name);
+                return Err(parameter::unknown(if query.contains('@') { "…" } else { name }, &known));
+            }
         }
     }
     let url = if others.is_empty() { place.to_owned() } else { format!("{place}?{}", others.join("&")) };

@@ -60,7 +60,8 @@ impl Redis {
         if let Some(warning) = doctor::eviction(&link).await {
             tracing::warn!("{warning}");
         }
-        Ok(Redis::over(Arc::new(link), Ears::new(Left::new().0), clock, settings, String::new(), None))
+        let ears = Ears::new(Left::new().0, &settings.prefix);
+        Ok(Redis::over(Arc::new(link), ears, clock, settings, String::new(), None))
     }
 }
 

@@ -19,10 +19,13 @@ local is_near = math.abs(number - NOW) <= S
 if value and not fence then
   if ARGV[10] ~= '' then
     local line = '{' .. key .. '}:next'
-    redis.call('ZADD', line, 'NX', decimal(tonumber(ARGV[11], 16)), token .. '\n' .. ARGV[10])
+    local added = redis.pcall('ZADD', line, 'NX', decimal(tonumber(ARGV[11], 16)), token .. '\n' .. ARGV[10])
+    if type(added) == 'table' and (is_wrong_type(added, line) or added.err) then
+      redis.call('ZADD', line, 'NX', decimal(tonumber(ARGV[11], 16)), token .. '\n' .. ARGV[10])
+    end
     redis.call('PEXPIRE', line, ARGV[12])
   end
-  return { NOW, age, 'busy', value, redis.call('PTTL', key), hex(last) }
+  return { NOW, age, 'busy', shown(value), redis.call('PTTL', key), hex(last) }
 elseif age < tonumber(ARGV[8]) then
   return { NOW, age, is_near and 'young' or 'clock', hex(last) }
 elseif fence == number then

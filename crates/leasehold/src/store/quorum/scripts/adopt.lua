@@ -14,7 +14,7 @@ elseif not value then
 end
 local left = redis.call('PTTL', key)
 if left >= 0 then
-  return { NOW, age, 'ends', value, left }
+  return { NOW, age, 'ends', shown(value), left }
 end
 redis.call('PEXPIRE', key, ARGV[5])
-return { NOW, age, 'adopted', value }
+return { NOW, age, 'adopted', shown(value) }

@@ -14,6 +14,10 @@
 -- ARGV of each: 1 run_id, 2 the time as most nodes have it (µs; empty where that is not known), 3 S: how far this clock may be
 -- from it, and a fence from this clock (µs), 4 how long a fence is remembered (µs); then its own.
 --
+-- Other programs can write to these keys: a value longer than TEXT_MAX is not ours, every pattern takes linear time, a member of
+-- {K}:next that is none of ours is dropped, and a MEMORY or a {K}:next of the wrong type is deleted (without its memory a node is one
+-- that forgot). Loops are bounded: by the names that the caller sends, by 16 waiters to be told, by 100 waiters to be shown.
+--
 -- Fences are in hex wherever they are text. Each answer begins with this node's time in µs, and its age in ms.
 
 local MEMORY, RUN_ID, MOST, S = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -30,10 +34,34 @@ local function decimal(n)
   return string.format('%.0f', n)
 end
 
+-- The longest value of ours has a token of 161 bytes, a fence and a mark.
+local TEXT_MAX = 4096
+local FENCE_MAX = 9007199254740991
+
+-- A value as replies have it. One that is too long to be ours is not sent.
+local function shown(value)
+  return #value <= TEXT_MAX and value or '?'
+end
+
+-- Whether a reply is the error of a key of the wrong type; that key is deleted then.
+local function is_wrong_type(reply, key)
+  if type(reply) == 'table' and reply.err and string.find(reply.err, 'WRONGTYPE', 1, true) then
+    redis.call('DEL', key)
+    return true
+  end
+  return false
+end
+
 -- For how long it has forgotten nothing, in ms; and the highest fence of a name.
 local function remembered(key)
-  local found = redis.call('ZMSCORE', MEMORY, '\n' .. RUN_ID, key)
+  local found = redis.pcall('ZMSCORE', MEMORY, '\n' .. RUN_ID, key)
+  if found.err then
+    found = is_wrong_type(found, MEMORY) and {} or redis.call('ZMSCORE', MEMORY, '\n' .. RUN_ID, key)
+  end
   local since, last = found[1] and -tonumber(found[1]), tonumber(found[2] or 0)
+  -- A score that is no fence, or no time, is another program's.
+  last = last >= 0 and last <= FENCE_MAX and last or 0
+  since = since and since >= 0 and since or nil
   -- A moment that is still far off is one of a clock that was set back since.
   if since and since <= NOW + 1000000 then
     return math.max(math.floor((NOW - since) / 1000), 0), last
@@ -74,7 +102,7 @@ end
 
 -- The fence of a value, and what stands behind it, if it is this token's.
 local function own(value, token)
-  if value and string.sub(value, 1, #token + 1) == token .. '#' then
+  if value and #value <= #token + 18 and string.sub(value, 1, #token + 1) == token .. '#' then
     local fence, rest = string.match(value, '^(%x+)(!?)$', #token + 2)
     if fence then
       return tonumber(fence, 16), rest
@@ -93,12 +121,16 @@ end
 local function wake(key, last)
   local line = '{' .. key .. '}:next'
   for _ = 1, 16 do
-    local first = redis.call('ZPOPMIN', line)[1]
+    local popped = redis.pcall('ZPOPMIN', line)
+    if popped.err then
+      popped = is_wrong_type(popped, line) and {} or redis.call('ZPOPMIN', line)
+    end
+    local first = popped[1]
     if not first then
       return
     end
-    local token, channel = string.match(first, '^(.*)\n(.*)$')
-    if redis.call('PUBLISH', channel, token .. '\n' .. hex(last)) > 0 then
+    local at = #first <= TEXT_MAX and string.find(first, '\n', 1, true)
+    if at and redis.call('PUBLISH', string.sub(first, at + 1), string.sub(first, 1, at - 1) .. '\n' .. hex(last)) > 0 then
       return
     end
   end

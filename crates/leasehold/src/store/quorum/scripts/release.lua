@@ -23,7 +23,11 @@ if upto and upto <= NOW + S then
   last = math.max(last, barred)
 end
 if ARGV[8] ~= '' then
-  redis.call('ZREM', '{' .. key .. '}:next', token .. '\n' .. ARGV[8])
+  local line = '{' .. key .. '}:next'
+  local removed = redis.pcall('ZREM', line, token .. '\n' .. ARGV[8])
+  if type(removed) == 'table' and not is_wrong_type(removed, line) then
+    redis.call('ZREM', line, token .. '\n' .. ARGV[8])
+  end
 end
 if value == nil then
   wake(key, last)

@@ -9,6 +9,7 @@ pub(super) mod deal;
 mod mark;
 mod native;
 mod rules;
+mod slots;
 mod view;
 pub(super) mod wires;
 
@@ -19,7 +20,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::Pipeline;
-use tokio::sync::MutexGuard;
 
 use super::address::Address;
 use super::choose::forbidden;
@@ -30,6 +30,7 @@ use crate::claim::{
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::password::Password;
 use crate::store::{Capabilities, Store};
@@ -37,6 +38,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::ttl::Ttl;
 use native::{Native, is_known};
 use rules::Taken;
+use slots::{Slot, Slots};
 use wires::Wires;
 
 /// Between two looks of one who waits.
@@ -64,7 +66,7 @@ pub struct Bare {
     /// The highest fence any answer had in it.
     seen: AtomicU64,
     /// Whose turn it is, of those who change the highest fence: else the tasks of one client would be in each other's way.
-    turn: tokio::sync::Mutex<()>,
+    turn: Slots,
 }
 
 impl Bare {
@@ -87,7 +89,8 @@ impl Bare {
         let clock = Clock::system()?;
         let wires = Wires::open(address, clock.clone(), settings.timeout).await?;
         let last = format!("{{{}}}:fence", settings.prefix);
-        let (native, seen, turn) = (Mutex::default(), AtomicU64::new(0), tokio::sync::Mutex::default());
+        let turn = Slots::new(1, clock.clone(), settings.timeout);
+        let (native, seen) = (Mutex::default(), AtomicU64::new(0));
         let store = Bare { wires, clock, settings, last, native, seen, turn };
         *lock(&store.native) = store.probed().await?;
         Ok(store)
@@ -143,15 +146,9 @@ impl Bare {
     }
 
     /// Waits for it as long as a request may take.
-    async fn turn(&self) -> Result<MutexGuard<'_, ()>> {
-        let until = self.clock.now().plus(self.settings.timeout);
-        tokio::select! {
-            biased;
-            turn = self.turn.lock() => Ok(turn),
-            () = self.clock.sleep_until(until) => {
-                Err(Error::Unreachable { store: "redis", why: "no answer in time to what was asked before".to_owned() })
-            }
-        }
+    async fn turn(&self) -> Result<Slot<'_>> {
+        let why = "no answer in time to what was asked before";
+        self.turn.take().await.ok_or_else(|| Error::Unreachable { store: "redis", why: why.to_owned() })
     }
 
     fn again(&self) -> Again<'_> {
@@ -296,6 +293,18 @@ fn only(ticket: &Ticket) -> Result<&Name> {
     }
 }
 
+impl Bare {
+    async fn evict_some(&self, name: &Name, only: Option<Fence>) -> Result<Evicted> {
+        let mut again = self.again();
+        loop {
+            if let Some(evicted) = self.take_away(name, only).await? {
+                return Ok(evicted);
+            }
+            again.rest().await?;
+        }
+    }
+}
+
 #[async_trait]
 impl Store for Bare {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
@@ -366,13 +375,11 @@ impl Store for Bare {
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let mut again = self.again();
-        loop {
-            if let Some(evicted) = self.take_away(name).await? {
-                return Ok(evicted);
-            }
-            again.rest().await?;
-        }
+        self.evict_some(name, None).await
+    }
+
+    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
+        self.evict_some(name, Some(fence)).await
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {

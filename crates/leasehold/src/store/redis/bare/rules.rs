@@ -2,6 +2,7 @@
 
 use redis::{Cmd, Pipeline, Value, cmd};
 
+use super::super::ears::notice_channel;
 use super::super::reply::{self, limit};
 use super::deal::{Deal, Held, Sight, Trouble, held, integer, is_refused};
 use super::mark::Mark;
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::event::Loss;
 use crate::fence::Fence;
 use crate::name::Name;
+use crate::store::Notice;
 use crate::ttl::Ttl;
 
 /// Scripts count in floating point.
@@ -284,22 +286,46 @@ impl Bare {
     }
 
     /// Takes a name from whoever holds it, and raises the fence.
-    pub(super) async fn take_away(&self, name: &Name) -> Result<Option<Evicted>, Trouble> {
+    pub(super) async fn take_away(
+        &self,
+        name: &Name,
+        only: Option<Fence>,
+    ) -> Result<Option<Evicted>, Trouble> {
         let key = self.key(name);
         let _turn = self.turn().await?;
         let mut deal = Deal::begin(&self.wires).await?;
         let sight = deal.look(&self.last, &key, true).await?;
-        let holders = match &sight.held {
+        let found = match &sight.held {
             Held::Nobody => Vec::new(),
-            Held::Alone(value) => reply::owners(&[Value::BulkString(value.clone().into_bytes())]),
-            Held::Several => {
-                let found = several(&mut deal.call, &key).await?;
-                reply::owners(&found.into_iter().step_by(2).collect::<Vec<_>>())
+            Held::Alone(value) => {
+                vec![Value::BulkString(value.clone().into_bytes()), Value::Int(sight.left_ms)]
             }
+            Held::Several => several(&mut deal.call, &key).await?,
+        };
+        let is_meant = |pair: &&[Value]| {
+            only.is_none() || reply::holders(pair).first().is_some_and(|holder| holder.fence == only)
+        };
+        let evicted: Vec<Value> = found.chunks_exact(2).filter(is_meant).flatten().cloned().collect();
+        let holders = reply::holders(&evicted);
+        let remove = match (only, evicted.first()) {
+            (Some(_), None) => {
+                deal.leave_unchanged().await;
+                return Ok(Some(Evicted { holders }));
+            }
+            (Some(_), Some(member)) if matches!(sight.held, Held::Several) => {
+                cmd("ZREM").arg(&key).arg(reply::text(member)).take()
+            }
+            _ => cmd("DEL").arg(&key).take(),
         };
         let last = self.next(&sight, 1)?;
-        let done = deal.close(&[self.raised(last), cmd("DEL").arg(&key).take()]).await?;
-        if done.is_none() || sight.waiters == 0 || tell_first(&mut deal.call, &key).await.is_ok() {
+        let done = deal.close(&[self.raised(last), remove]).await?;
+        // A client without the right to publish leaves it to the next renewal.
+        let mut notice = Pipeline::new();
+        let text = Notice::Evicted { name: name.clone() }.to_text(&self.settings.prefix);
+        notice.cmd("PUBLISH").arg(notice_channel(&self.settings.prefix)).arg(text);
+        let is_told = done.is_none() || holders.is_empty() || deal.call.ask(&mut notice).await.is_ok();
+        let is_done = done.is_none() || sight.waiters == 0 || tell_first(&mut deal.call, &key).await.is_ok();
+        if is_told && is_done {
             deal.leave();
         }
         Ok(done.map(|_| Evicted { holders }))

@@ -17,6 +17,7 @@ pub(super) struct Waiting {
     pub(super) token: String,
     share: String,
     channel: String,
+    arrival: u64,
 }
 
 /// Those who stand in line up to this place (-1 is the last), and have to show themselves some time later than now.
@@ -41,7 +42,8 @@ pub(super) async fn line(call: &mut Call<'_>, key: &str, to: i64) -> Result<Vec<
         let share = fields.next()?.to_owned();
         let shows_until_ms: u64 = fields.nth(3)?.parse().ok()?;
         let channel = fields.nth(1)?.to_owned();
-        (shows_until_ms > now_us / 1_000).then_some(Waiting { token, share, channel })
+        let arrival = fields.next().and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        (shows_until_ms > now_us / 1_000).then_some(Waiting { token, share, channel, arrival })
     });
     Ok(waiting.collect())
 }
@@ -90,10 +92,11 @@ impl Bare {
         let key = self.key(name);
         let mut call = self.wires.call().await?;
         let mut commands = Pipeline::new();
-        commands.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
+        commands.cmd("GET").arg(&key).cmd("PTTL").arg(&key).cmd("TIME");
         let mut answers = call.look(&mut commands).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
         let (held, left_ms) = (held(next())?, integer(&next()?));
+        let now_us = time_us(&next()?);
         let holders = match held {
             // Gone between the two.
             Held::Alone(_) if left_ms == GONE => Vec::new(),
@@ -108,9 +111,11 @@ impl Bare {
         let waiting = line(&mut call, &key, -1).await?;
         call.done();
         let bulk = |text: String| Value::BulkString(text.into_bytes());
+        let arrivals: Vec<u64> = waiting.iter().map(|it| it.arrival).collect();
         let waiters: Vec<Value> =
             waiting.into_iter().flat_map(|it| [bulk(it.token), bulk(it.share)]).collect();
-        let (holders, waiters) = (reply::holders(&holders), reply::waiters(&waiters));
+        let (mut holders, mut waiters) = (reply::holders(&holders), reply::waiters(&waiters));
+        reply::date(&mut holders, &mut waiters, now_us, arrivals);
         let is_used = !holders.is_empty() || !waiters.is_empty();
         Ok(is_used.then(|| Status { name: name.clone(), holders, waiters }))
     }

@@ -5,23 +5,23 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError, unbounded_channel};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::super::address::Address;
+use super::super::link::{Link, Maker};
+use super::slots::{Slot, Slots};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 
-/// The most there are of a client.
+/// The most that a client uses at a time. There may be more, of futures that are not polled.
 const WIRES_MAX: usize = 4;
 
 /// The connections of a client: made when they are needed, and kept.
 pub(in crate::store::redis) struct Wires {
     address: Address,
-    clock: Clock,
     timeout: Duration,
     idle: Mutex<Vec<Wire>>,
-    seats: Semaphore,
+    slots: Slots,
 }
 
 struct Wire {
@@ -39,7 +39,7 @@ pub(in crate::store::redis) struct Call<'a> {
     wire: Wire,
     /// Whether nothing has been heard on it since somebody else used it.
     is_kept: bool,
-    _seat: SemaphorePermit<'a>,
+    slot: Slot<'a>,
 }
 
 impl Wires {
@@ -52,24 +52,23 @@ impl Wires {
 
     /// Connects when the first is needed.
     pub(in crate::store::redis) fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
-        let seats = Semaphore::new(WIRES_MAX);
-        Wires { address, clock, timeout, idle: Mutex::default(), seats }
+        let slots = Slots::new(WIRES_MAX, clock, timeout);
+        Wires { address, timeout, idle: Mutex::default(), slots }
+    }
+
+    /// A connection of the same kind that many use at the same time; made on this runtime, in the background.
+    pub(in crate::store::redis) fn shared(&self, clock: &Clock) -> Link {
+        Link::start(Maker::for_values(self.address.clone(), clock.clone(), self.timeout))
     }
 
     /// A connection for one; waits for it as long as a request may take.
     pub(super) async fn call(&self) -> Result<Call<'_>> {
-        let until = self.clock.now().plus(self.timeout);
-        let seat = tokio::select! {
-            biased;
-            seat = self.seats.acquire() => seat,
-            () = self.clock.sleep_until(until) => return Err(no_answer()),
-        };
-        let Ok(seat) = seat else { return Err(no_answer()) };
+        let slot = self.slots.take().await.ok_or_else(no_answer)?;
         let (wire, is_kept) = match self.kept() {
             Some(wire) => (wire, true),
             None => (self.make().await?, false),
         };
-        Ok(Call { wires: self, wire, is_kept, _seat: seat })
+        Ok(Call { wires: self, wire, is_kept, slot })
     }
 
     /// One that was used before, and that the server has not closed since.
@@ -101,6 +100,7 @@ impl Call<'_> {
         &mut self,
         commands: &mut Pipeline,
     ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        self.slot.show();
         let answers = commands.ignore_errors().query_async(&mut self.wire.connection).await;
         self.is_kept &= answers.is_err();
         answers
@@ -123,7 +123,10 @@ impl Call<'_> {
 
     /// Gives it back for others to use.
     pub(super) fn done(self) {
-        lock(&self.wires.idle).push(self.wire);
+        let mut idle = lock(&self.wires.idle);
+        if idle.len() < WIRES_MAX {
+            idle.push(self.wire);
+        }
     }
 }
 

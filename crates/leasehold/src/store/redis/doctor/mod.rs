@@ -51,6 +51,8 @@ pub(in crate::store) struct Examined {
     pub(in crate::store) findings: Vec<Finding>,
     /// By how much its wall clock is ahead of ours, in µs, and the round trip.
     pub(in crate::store) clock: Option<(i64, Duration)>,
+    /// Which server it is, where this user may see it.
+    pub(in crate::store) run_id: Option<String>,
 }
 
 impl Examined {
@@ -58,17 +60,19 @@ impl Examined {
         let mut server = Patient::meet(address, timeout).await?;
         let clock = server.clock(&Clock::system()?).await;
         let (info, config) = (server.info().await, server.configuration().await);
+        let run_id = info.as_ref().and_then(|info| info.get("run_id").cloned());
         let facts = Facts { info, config, clock, fence: Some(Ok(None)), timeout };
         let mut findings = judge::all(&facts);
         findings.push(judge::network(&address.info, facts.config.as_ref()));
-        Ok(Examined { findings, clock })
+        Ok(Examined { findings, clock, run_id })
     }
 }
 
 pub(crate) async fn examine(url: &str, password: Option<&Password>) -> Result<Vec<Finding>> {
     let (place, settings) = settings(url)?;
     let address = Address::new(&place, password, &settings.files)?;
-    let mut server = Patient::meet(&address, settings.timeout).await?;
+    let met = Patient::meet(&address, settings.timeout).await;
+    let mut server = met.map_err(|error| address.located(error))?;
     let clock = Clock::system()?;
     let facts = Facts {
         info: server.info().await,

@@ -39,6 +39,7 @@ try('LREM', line, 1, 'x')
 try('LPOP', line)
 try('LINSERT', line, 'BEFORE', 'x', 'y')
 try('PUBLISH', channel, '')
+try('PUBSUB', 'NUMSUB', channel)
 -- Where nothing can be taken away, nothing is made.
 if try('DEL', main) and try('DEL', line) and try('DEL', wait) then
   try('SET', main, 'x', 'PX', 1000)

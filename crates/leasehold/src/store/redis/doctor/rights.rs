@@ -12,12 +12,17 @@ use crate::token::{Owner, Token};
 
 const PROBE: &str = include_str!("probe.lua");
 
+/// The command whose right is optional, as the probe names it.
+const COUNTS: &str = "PUBSUB";
+
 /// What cannot be done, and why.
 #[derive(Debug, Default)]
 struct Lacking {
     commands: BTreeSet<String>,
     keys: bool,
     channels: bool,
+    /// `PUBSUB NUMSUB`, which scripts can do without.
+    counts: bool,
 }
 
 /// The keys and the channel of a lock that nobody has.
@@ -150,7 +155,10 @@ impl Lacking {
         } else if is_a_right && why.contains("access") && why.contains("key") {
             self.keys = true;
         } else if is_a_right || why.contains("unknown command") || why.contains("unknown redis command") {
-            self.commands.insert(command.to_owned());
+            match command {
+                COUNTS => self.counts = true,
+                _ => drop(self.commands.insert(command.to_owned())),
+            }
         }
     }
 
@@ -170,10 +178,21 @@ impl Lacking {
             may_not.push("publish to waiters".to_owned());
             rules.push(format!("&{{{prefix}}}:*"));
         }
+        let name = user.unwrap_or("USER");
+        if may_not.is_empty() && self.counts {
+            return Finding::caution(
+                "rights",
+                format!("{who} may not send PUBSUB NUMSUB, so each hand-over publishes one more message"),
+                format!("`ACL SETUSER {name} +pubsub|numsub`"),
+            );
+        }
+        if self.counts {
+            may_not.push("count who listens".to_owned());
+            rules.push("+pubsub|numsub".to_owned());
+        }
         if may_not.is_empty() {
             return Finding::good("rights", format!("{who} may do all that locks need"));
         }
-        let name = user.unwrap_or("USER");
         let more = if self.commands.contains("DEL") {
             " (what could not have been taken away was not tried)"
         } else {

@@ -6,7 +6,7 @@
 -- Terms are, by lines: `plain` for one name, to be had alone, with one fence and not detached, `share` for such a claim beside
 -- others, or else `other`; waits (0 or 1),
 -- fences, share, shows itself within (ms), detached (0 or 1).
--- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | `q` and last | late now(µs) | foreign key type | limit
+-- Reply: fence (granted, plain) | granted fence fences | busy value left(ms) waiters | queued last look(ms) | `q` and last | late now(µs) | again 1 (some who are gone are still in the way) | foreign key type | limit
 -- Guards: one holder alone, or several together; first come, first served; no claim without an end.
 
 local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
@@ -33,12 +33,13 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
   local function holder(key)
     local kind = type_of(key)
     if kind == 'string' then
-      return redis.call('GET', key), redis.call('PTTL', key)
+      return shown(value_at(key)), redis.call('PTTL', key)
     elseif kind == 'zset' then
       purge(key)
       local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
       if found[1] then
-        return string.match(found[1], ':(.*)$') or found[1], tonumber(found[2]) - NOW_MS
+        local it = member_of(found[1])
+        return it and it.value or '?', left_of(found[2])
       end
     end
     return '', 0
@@ -54,6 +55,10 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
     return { 'busy', '', 0, redis.call('LLEN', line_of(keys[1])) }
   end
 
+  local broken = damaged(keys)
+  if broken then
+    return done(broken)
+  end
   for _, key in ipairs(keys) do
     local _, why = fits(key, share)
     if why == 'foreign' then
@@ -67,14 +72,14 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
       leave(keys, token)
     end
     -- Those who wait and are there go first; those who are gone go.
-    admit(keys)
+    local is_cut = admit(keys)
     local is_free = true
     for _, key in ipairs(keys) do
       local barges = string.sub(share, -1) == 'b'
       is_free = is_free and fits(key, share) and (barges or redis.call('EXISTS', line_of(key)) == 0)
     end
     if not is_free then
-      return done(busy())
+      return done(is_cut and { 'again', 1 } or busy())
     end
     local fence = take(n, lowest)
     if not fence then
@@ -126,28 +131,42 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
   local entry = table.concat(fields, '\n')
   for _, key in ipairs(keys) do
     if redis.call('HSET', wait_of(key), token, entry) == 1 and barges then
-      redis.call('HINCRBY', wait_of(key), '#b', 1)
+      count_barging(key, 1)
     end
     stretch(line_of(key), show * 2)
     stretch(wait_of(key), show * 2)
   end
-  admit(keys, token)
+  local is_cut = admit(keys, token)
   held = own_all(keys, token)
   if held then
     return done(granted(held[1]))
   end
+  -- A barging waiter may stand behind more entries than one call looks at, and every call begins with the same ones.
+  local mine = { share = share, keys = keys }
+  if barges and may_enter(token, mine, {}) then
+    local fence = take(n, lowest)
+    if not fence then
+      return done({ 'limit' })
+    end
+    step_out(token, mine)
+    done()
+    for _, key in ipairs(keys) do
+      hold(key, share, value_of(token, fence, n, detached, keys), ttl)
+    end
+    return { 'granted', hex(fence), n }
+  end
 
   -- When to look again, beside every third of a TTL: when the one ahead would have to have shown itself, or, for whoever is
   -- first, when a holder ends. One of another library will not tell us of its end.
-  local look = ttl
+  local look = is_cut and 1 or ttl
   for _, key in ipairs(keys) do
     -- Of those far behind there is no need to know how far.
     local place = redis.call('LPOS', line_of(key), token, 'MAXLEN', 64)
     if place and place > 0 then
       local ahead = redis.call('LINDEX', line_of(key), place - 1)
-      local its = ahead and redis.call('HGET', wait_of(key), ahead)
+      local its = ahead and waiter_of(key, ahead)
       if its then
-        look = math.min(look, entry_of(its).shows_until - NOW_MS)
+        look = math.min(look, its.shows_until - NOW_MS)
       end
     end
     if place == 0 or barges then
@@ -169,6 +188,5 @@ local function acquire(keys, token, ttl, not_after, lowest, terms, channel)
       look = math.min(look, off + 1)
     end
   end
-  last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
-  return done({ 'queued', hex(last), math.max(look, 1) })
+  return done({ 'queued', hex(last_given() or 0), math.max(look, 1) })
 end

@@ -7,9 +7,14 @@ if string.byte(ARGV[5]) == 115 then
   if now <= tonumber(ARGV[3]) and call('EXISTS', key, '{' .. key .. '}:line', '{' .. key .. '}:yield') == 0 then
     local number = math.max(now, tonumber(ARGV[4]))
     local first = string.format('%x', number)
-    local last = call('SET', KEYS[1], first, 'GET')
-    local before = last and tonumber(last, 16) or 0
-    if before >= number or number > 9007199254740991 then
+    local last = redis.pcall('SET', KEYS[1], first, 'GET')
+    if type(last) == 'table' and not string.find(last.err, 'WRONGTYPE', 1, true) then
+      call('SET', KEYS[1], first, 'GET')
+    end
+    local before = type(last) == 'string' and tonumber(last, 16) or 0
+    if type(last) == 'table' then
+      number = 9007199254740992
+    elseif before >= number or number > 9007199254740991 then
       -- The clock was set back, or somebody was here within this microsecond; or there are no more.
       number = math.max(number, before + 1)
       first = string.format('%x', number)

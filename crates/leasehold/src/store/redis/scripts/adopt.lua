@@ -10,10 +10,10 @@ local kind = type_of(key)
 if kind == 'string' then
   local value, left = redis.call('GET', key), redis.call('PTTL', key)
   if left >= 0 then
-    return { 'ends', value, left }
+    return { 'ends', shown(value), left }
   end
   redis.call('PEXPIRE', key, ARGV[1])
-  return { 'adopted', value }
+  return { 'adopted', shown(value) }
 elseif kind == 'zset' then
   -- Who holds it together: each of them has an end.
   if select(2, fits(key, 'x')) == 'foreign' then
@@ -21,7 +21,8 @@ elseif kind == 'zset' then
   end
   local last_one = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
   if last_one[1] then
-    return { 'ends', string.match(last_one[1], ':(.*)$'), tonumber(last_one[2]) - NOW_MS }
+    local it = member_of(last_one[1])
+    return { 'ends', it and it.value or '?', left_of(last_one[2]) }
   end
 elseif kind ~= 'none' then
   return { 'foreign', key, kind }

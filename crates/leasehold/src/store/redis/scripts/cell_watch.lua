@@ -13,7 +13,14 @@ end
 if ARGV[2] ~= '' then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
+  local purged = redis.pcall('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
+  if type(purged) == 'table' then
+    if not string.find(purged.err, 'WRONGTYPE', 1, true) then
+      redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
+    end
+    -- Another program wrote it.
+    redis.call('DEL', KEYS[2])
+  end
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + ARGV[3]), ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end

@@ -2,7 +2,17 @@
 -- `there` are set, and the condition holds, unless it is that of a fence.
 
 -- `fence kept_ms`
-local seen = redis.call('GET', KEYS[3])
+local seen = redis.pcall('GET', KEYS[3])
+if type(seen) == 'table' and not string.find(seen.err, 'WRONGTYPE', 1, true) then
+  redis.call('GET', KEYS[3])
+end
+if seen and not (type(seen) == 'string' and #seen <= 36 and string.find(seen, '^%d+ %d+$') and string.sub(seen, 20, 20) == ' ') then
+  -- Another program wrote it. Whether an older fence may write is not known; other writes do not ask.
+  if when == 'fenced' then
+    return redis.error_reply('ERR no fence')
+  end
+  seen = nil
+end
 if when == 'fenced' then
   -- As many digits, so that text compares as numbers do.
   if seen and string.sub(seen, 1, 19) > ARGV[2] then
@@ -15,7 +25,7 @@ if when == 'fenced' then
   seen = ARGV[2] .. ' ' .. ARGV[6]
 end
 if seen then
-  local kept_ms = tonumber(string.sub(seen, 21))
+  local kept_ms = math.max(tonumber(string.sub(seen, 21)), 1)
   if ARGV[3] == 'remove' then
     redis.call('SET', KEYS[3], seen, 'PX', kept_ms)
   elseif ttl == '' then

@@ -4,6 +4,7 @@
 -- ARGV: 1 when (`always`, `absent`, `is`, `fenced`), 2 what it has to be for `is`, or the fence (19 digits) for `fenced`,
 --       3 `set` or `remove`, 4 the value, 5 its ttl (ms) or nothing, 6 for how long a fence is remembered beyond the value (ms),
 --       for `fenced`
+-- Errors: `no fence` where another program wrote to {key}:fence, for `fenced`
 -- Reply: 1 (written) | 0 (the condition does not hold) | the fence, higher than this one, under which something was written
 -- Guards: what is looked at and what is written are of one moment; a value that ends has its end from the start; a fence is
 -- remembered for as long as there is a value, and its own time longer.

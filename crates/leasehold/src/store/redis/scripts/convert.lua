@@ -2,7 +2,7 @@
 --
 -- KEYS: LAST, the main key of each name
 -- ARGV: 1 token, 2 fence (empty for one who knows the token only), 3 to which share, 4 lowest fence
--- Reply: converted fence fences left(ms) | refused | nothing | limit
+-- Reply: converted fence fences left(ms; the least of all names) | refused | nothing | limit
 -- Guards: a late duplicate of an earlier conversion changes nothing.
 
 local keys = names()
@@ -11,8 +11,12 @@ if not held then
   return { 'nothing' }
 end
 local first, to = held[1], ARGV[3]
+local left = first.left
+for _, it in ipairs(held) do
+  left = math.min(left, it.left)
+end
 if first.share == to then
-  return { 'converted', hex(first.fence), first.n, first.left }
+  return { 'converted', hex(first.fence), first.n, left }
 elseif ARGV[2] ~= '' and hex(first.fence) ~= ARGV[2] then
   return { 'nothing' }
 end
@@ -23,13 +27,14 @@ for i, key in ipairs(keys) do
 end
 local fence = take(1, tonumber(ARGV[4]))
 if not fence then
-  return { 'limit' }
+  return damaged({}) or { 'limit' }
 end
+done()
 for i, key in ipairs(keys) do
   drop(key, held[i])
   hold(key, to, value_of(first.token, fence, 1, first.detached, keys), math.max(held[i].left, 1))
 end
 if to ~= 'x' then
-  admit(keys)
+  admit_all(keys)
 end
-return done({ 'converted', hex(fence), 1, first.left })
+return done({ 'converted', hex(fence), 1, left })

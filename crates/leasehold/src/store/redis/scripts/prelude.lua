@@ -20,13 +20,36 @@
 -- A share is `x` (alone), `r` (reader), `pTAKE/LIMIT` (permits), with a `b` at the end if it may pass others.
 -- Who is admitted, or has to look again, is told on its client's channel: token, fence, fences (if there are several); or the
 -- token alone. Fences and arrivals are in hex wherever they are text.
+--
+-- Any program with access to the server can write to these keys, so a script takes nothing in them for granted:
+--   A text longer than TEXT_MAX is not ours, and no pattern is applied to it. Every pattern takes time linear in its text.
+--   A value or member that cannot be parsed belongs to another library. An entry that cannot be parsed, or that does not name the key
+--   beside which it stands, is removed from the queue.
+--   A private key of the wrong type is never touched, except by `evict`, which deletes it.
+-- Loops are bounded:
+--   by the names of a claim (at most 64) and the claims of a batch (at most 256), which the caller sends;
+--   by HOLDERS_MAX for the holders of one name;
+--   by STEPS_MAX for the entries of queues that one call of `admit` looks at, SCRIPT_STEPS_MAX for all calls of one script, and
+--   BYTES_MAX for the text of entries that a script reads;
+--   by SCRIPT_STEPS_MAX for the waiters that `inspect` returns, and by SEARCH_MAX for the search for a place in a queue.
 
 local LAST = KEYS[1]
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000000 + TIME[2]
 local NOW_MS = math.floor(NOW / 1000)
 local FENCE_MAX = 9007199254740991
+-- The longest text of ours: a token, and the keys of 64 names.
+local TEXT_MAX = 65536
+local TOKEN_MAX = 256
+local NAMES_MAX = 64
+local TTL_MAX_MS = 366 * 24 * 3600 * 1000
+local HOLDERS_MAX = 16384
+local STEPS_MAX = 512
+local SCRIPT_STEPS_MAX = 2048
+local BYTES_MAX = 1048576
+local SEARCH_MAX = 128
 local last, last_is_new
+local steps_left, bytes_left = SCRIPT_STEPS_MAX, BYTES_MAX
 
 local function integer(n)
   return string.format('%d', n)
@@ -36,24 +59,31 @@ local function hex(n)
   return string.format('%x', n)
 end
 
--- The first of n new numbers; nil at the limit.
-local function take(n, lowest)
-  last = last or tonumber(redis.call('GET', LAST) or '0', 16) or 0
-  local first = math.max(last + 1, NOW, lowest)
-  if first > FENCE_MAX - n + 1 then
-    return nil
-  end
-  last, last_is_new = first + n - 1, true
-  return first
+local function type_of(key)
+  return redis.call('TYPE', key).ok
 end
 
--- Whatever took a number ends with this.
-local function done(reply)
-  if last_is_new then
-    redis.call('SET', LAST, hex(last))
-    last_is_new = false
-  end
-  return reply
+-- A whole number of at most 16 digits; nil for any other text.
+local function whole(text, lowest, highest)
+  local n = text and #text <= 16 and string.find(text, '^%d+$') and tonumber(text)
+  return n and n >= lowest and n <= highest and n or nil
+end
+
+-- A fence or an arrival; nil for any other text.
+local function number_of(text)
+  local n = text and #text <= 14 and string.find(text, '^%x+$') and tonumber(text, 16)
+  return n and n <= FENCE_MAX and n or nil
+end
+
+-- What is left of a score in ms, as an integer that fits a reply.
+local function left_of(score)
+  local left = (tonumber(score) or 0) - NOW_MS
+  return left == left and math.max(math.min(left, FENCE_MAX), 0) or 0
+end
+
+-- A value as replies have it. One that is too long to be ours is not sent.
+local function shown(value)
+  return #value <= TEXT_MAX and value or '?'
 end
 
 local function line_of(key)
@@ -72,6 +102,67 @@ local function yield_of(key)
   return '{' .. key .. '}:yield'
 end
 
+-- The private key of a name that has the wrong type, and that type; nil if all are sound. Asked once for each name.
+local damages = {}
+local function damage(key)
+  local found = damages[key]
+  if found == nil then
+    local line, wait, away = type_of(line_of(key)), type_of(wait_of(key)), type_of(away_of(key))
+    if line ~= 'list' and line ~= 'none' then
+      found = { line_of(key), line }
+    elseif wait ~= 'hash' and wait ~= 'none' then
+      found = { wait_of(key), wait }
+    elseif away ~= 'hash' and away ~= 'none' then
+      found = { away_of(key), away }
+    end
+    damages[key] = found or false
+  end
+  if found then
+    return found[1], found[2]
+  end
+end
+
+-- The highest fence given; nil where LAST has the wrong type. A text that is no fence counts as none, as after a loss of the key.
+local function last_given()
+  if not last then
+    local text = redis.pcall('GET', LAST)
+    last = type(text) ~= 'table' and (number_of(text or '0') or 0) or nil
+  end
+  return last
+end
+
+-- The reply for the first of these names, or for LAST, that has a key of the wrong type; nil if all are sound.
+local function damaged(keys)
+  for _, key in ipairs(keys) do
+    local private, kind = damage(key)
+    if private then
+      return { 'foreign', private, kind }
+    end
+  end
+  if not last_given() then
+    return { 'foreign', LAST, type_of(LAST) }
+  end
+end
+
+-- The first of n new numbers; nil at the limit, or where LAST has the wrong type.
+local function take(n, lowest)
+  local first = last_given() and math.max(last + 1, NOW, lowest)
+  if not first or first > FENCE_MAX - n + 1 then
+    return nil
+  end
+  last, last_is_new = first + n - 1, true
+  return first
+end
+
+-- Whatever took a number ends with this.
+local function done(reply)
+  if last_is_new then
+    redis.call('SET', LAST, hex(last))
+    last_is_new = false
+  end
+  return reply
+end
+
 local function value_of(token, fence, n, detached, keys)
   local value = token .. '#' .. hex(fence)
   if n > 1 then
@@ -86,29 +177,43 @@ local function value_of(token, fence, n, detached, keys)
   return value
 end
 
--- nil for a value that is not ours.
+-- nil for a value that is not ours. The fence is behind the last `#` of the first line; what follows it is short, so that the
+-- pattern for it costs the same for any value.
 local function parsed(value)
-  local head, keys = string.match(value, '^([^\n]*)\n?(.*)$')
-  local token, fence, n, mark = string.match(head or '', '^(.*)#(%x+)/?(%d*)(!?)$')
-  if not token then
+  if #value > TEXT_MAX then
     return nil
   end
-  return { token = token, fence = tonumber(fence, 16), n = tonumber(n) or 1, detached = mark == '!', keys = keys, value = value }
+  local ends = string.find(value, '\n', 1, true)
+  local head = ends and string.sub(value, 1, ends - 1) or value
+  local at = string.match(head, '^.*#()')
+  if not at or #head - at >= 24 then
+    return nil
+  end
+  local fence, n, mark = string.match(head, '^(%x+)/?(%d*)(!?)$', at)
+  local number = number_of(fence)
+  if not number then
+    return nil
+  end
+  return {
+    token = string.sub(head, 1, at - 2), fence = number, n = tonumber(n) or 1, detached = mark == '!',
+    keys = ends and string.sub(value, ends + 1) or '', value = value,
+  }
 end
 
 -- The same for one of several who hold it together.
 local function member_of(member)
-  local share, kind, weight, value = string.match(member, '^(([rp])(%d*)/?%d*b?):(.*)$')
-  local it = value and parsed(value)
+  local colon = string.find(member, ':', 1, true)
+  if not colon or colon > 24 then
+    return nil
+  end
+  local share = string.sub(member, 1, colon - 1)
+  local kind, weight = string.match(share, '^([rp])(%d*)/?%d*b?$')
+  local it = kind and parsed(string.sub(member, colon + 1))
   if not it then
     return nil
   end
   it.share, it.kind, it.weight, it.member = share, kind, tonumber(weight) or 1, member
   return it
-end
-
-local function type_of(key)
-  return redis.call('TYPE', key).ok
 end
 
 -- Takes out what has ended, of those who hold it together.
@@ -122,22 +227,29 @@ local function share_of(share)
   return kind, tonumber(take_) or 1, tonumber(limit) or 1, string.sub(share, -1) == 'b'
 end
 
+-- The value of a key that is a string, read once: it may be long.
+local values = {}
+local function value_at(key)
+  values[key] = values[key] or redis.call('GET', key)
+  return values[key]
+end
+
 -- What this token holds at this key, claimed with these names; nil if nothing.
 local function own(key, token, keys)
   local kind = type_of(key)
   if kind == 'string' then
-    local it = parsed(redis.call('GET', key))
+    local it = parsed(value_at(key))
     if it and it.token == token and it.keys == keys then
       it.share, it.kind, it.left = 'x', 'x', redis.call('PTTL', key)
       return it
     end
   elseif kind == 'zset' then
     purge(key)
-    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    for _, member in ipairs(redis.call('ZRANGE', key, 0, HOLDERS_MAX - 1)) do
       if string.find(member, ':' .. token .. '#', 1, true) then
         local it = member_of(member)
         if it and it.token == token and it.keys == keys then
-          it.left = tonumber(redis.call('ZSCORE', key, member)) - NOW_MS
+          it.left = left_of(redis.call('ZSCORE', key, member))
           return it
         end
       end
@@ -166,15 +278,21 @@ local function fits(key, share, except)
   if kind == 'none' then
     return redis.call('EXISTS', yield_of(key)) == 0
   elseif kind == 'string' then
-    return except ~= nil and redis.call('GET', key) == except
+    return except ~= nil and value_at(key) == except
   elseif kind ~= 'zset' then
     return false, 'foreign'
   end
   purge(key)
   local wanted, weight, limit = share_of(share)
+  -- `own` looks at so many: a holder more would be lost at its next renewal.
+  local first_too_many = HOLDERS_MAX - (except and 0 or 1)
+  if redis.call('ZRANGE', key, first_too_many, first_too_many)[1] then
+    return false
+  end
   local used = 0
-  -- Only permits are added up; of others any tells of all.
-  for _, member in ipairs(redis.call('ZRANGE', key, 0, wanted == 'p' and -1 or 1)) do
+  -- Only permits are added up; of others any tells of all. Each takes one permit at least.
+  local members = redis.call('ZRANGE', key, 0, wanted == 'p' and math.min(limit, HOLDERS_MAX) or 1)
+  for _, member in ipairs(members) do
     if member ~= except then
       local it = member_of(member)
       if not it or wanted == 'x' or it.kind ~= wanted then
@@ -196,6 +314,7 @@ local function stretch(key, ttl)
 end
 
 local function hold(key, share, value, ttl)
+  values[key] = nil
   if share == 'x' then
     redis.call('SET', key, value, 'PX', ttl)
   else
@@ -205,6 +324,7 @@ local function hold(key, share, value, ttl)
 end
 
 local function drop(key, it)
+  values[key] = nil
   if it.kind == 'x' then
     redis.call('DEL', key)
   else
@@ -222,58 +342,124 @@ local function rearm(key, it, ttl)
   end
 end
 
-local function entry_of(text)
-  local fields, keys = {}, {}
-  for field in string.gmatch(text, '([^\n]*)\n?') do
-    fields[#fields + 1] = field
+-- The entry of a waiter beside this key; nil for a text that is none, or that does not name this key.
+local function entry_of(text, key)
+  if not text or #text > TEXT_MAX then
+    return nil
   end
-  for i = 9, #fields do
-    if fields[i] ~= '' then
-      keys[#keys + 1] = fields[i]
+  local fields, at = {}, 1
+  for i = 1, 9 + NAMES_MAX do
+    local ends = string.find(text, '\n', at, true)
+    fields[i] = string.sub(text, at, (ends or 0) - 1)
+    if not ends then
+      break
     end
+    at = ends + 1
+  end
+  local keys, is_here = {}, false
+  for i = 9, #fields do
+    keys[#keys + 1] = fields[i]
+    is_here = is_here or fields[i] == key
+  end
+  local share = fields[1]
+  local is_share = share == 'x' or share == 'r' or #share <= 24 and string.find(share, '^p%d+/%d+b?$')
+  local n, shows_until, ttl = whole(fields[2], 1, 65535), whole(fields[5], 0, FENCE_MAX), whole(fields[6], 1, TTL_MAX_MS)
+  local arrival = number_of(fields[8])
+  if not (is_share and n and shows_until and ttl and arrival and is_here) or whole(fields[4], 1, NAMES_MAX) ~= #keys then
+    return nil
   end
   return {
-    share = fields[1], n = tonumber(fields[2]), detached = fields[3] == '1', shows_until = tonumber(fields[5]),
-    ttl = tonumber(fields[6]), channel = fields[7], arrival = tonumber(fields[8] or '', 16) or 0, keys = keys,
+    share = share, n = n, detached = fields[3] == '1', shows_until = shows_until, ttl = ttl, channel = fields[7],
+    arrival = arrival, keys = keys,
   }
 end
 
+-- The entry of a waiter in the queue of this key; nil where it has none, or one that cannot be parsed. The second result is whether
+-- there is any.
+local function waiter_of(key, token)
+  if #token > TOKEN_MAX or string.find(token, '\n', 1, true) then
+    return nil, true
+  end
+  local text = redis.call('HGET', wait_of(key), token)
+  bytes_left = bytes_left - #(text or '')
+  return entry_of(text, key), text and true
+end
+
+-- Takes an entry that cannot be parsed out of the queue of one key.
+local function discard(key, token)
+  redis.call('LREM', line_of(key), 1, token)
+  if token ~= '#b' then
+    redis.call('HDEL', wait_of(key), token)
+  end
+end
+
+-- Publishes, and returns how many clients of this server received it. The right to publish to one channel may be missing where
+-- another program wrote the entry: that is nobody's error. Without the right to publish at all, the script ends with an error that says so.
 local function tell(channel, message)
-  return redis.call('PUBLISH', channel, message)
+  local heard = redis.pcall('PUBLISH', channel, message)
+  if type(heard) == 'table' and not string.find(heard.err, 'channel', 1, true) then
+    return redis.call('PUBLISH', channel, message)
+  end
+  return type(heard) == 'number' and heard or 0
+end
+
+-- Whether a client of this server listens on a channel. A grant that is published is believed by every client that receives it,
+-- also by one that is connected to a replica: so the count comes first, then the hold, and PUBLISH last. A user without the right
+-- to PUBSUB NUMSUB publishes an empty message, which clients ignore, for its count.
+local function listens(channel)
+  local counted = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  if counted.err then
+    return tell(channel, '') > 0
+  end
+  return counted[2] > 0
 end
 
 local function first_in(key)
   return redis.call('LINDEX', line_of(key), 0)
 end
 
+-- Has a waiter look again; says whether its client listens. The right to publish to a channel that another program wrote may be
+-- missing.
+local function hint(key, token)
+  local entry = token and waiter_of(key, token)
+  return entry and entry.channel ~= '' and tell(entry.channel, token) > 0
+end
+
 -- The new first in line is the one who watches the holder's end.
 local function tell_first(key)
-  local token = first_in(key)
-  local text = token and redis.call('HGET', wait_of(key), token)
-  local entry = text and entry_of(text)
-  if entry and entry.channel ~= '' then
-    tell(entry.channel, token)
+  if not damage(key) then
+    hint(key, first_in(key))
   end
 end
 
--- Somebody has to watch the end of a moment in which nobody is admitted: the first in line that is there.
+-- Somebody has to watch the end of a moment in which nobody is admitted: the first in line that is there, of 16.
 local function tell_one(key)
-  for _, token in ipairs(redis.call('LRANGE', line_of(key), 0, 15)) do
-    local text = redis.call('HGET', wait_of(key), token)
-    local channel = text and entry_of(text).channel
-    if channel and channel ~= '' and tell(channel, token) > 0 then
+  for _, token in ipairs(damage(key) and {} or redis.call('LRANGE', line_of(key), 0, 15)) do
+    if hint(key, token) then
       return
     end
+  end
+end
+
+-- Counts those who may pass others.
+local function count_barging(key, by)
+  local wait = wait_of(key)
+  if not whole(redis.call('HGET', wait, '#b') or '0', 0, 4294967295) then
+    redis.call('HDEL', wait, '#b')
+  end
+  if redis.call('HINCRBY', wait, '#b', by) <= 0 then
+    redis.call('HDEL', wait, '#b')
   end
 end
 
 local function step_out(token, entry)
   local barges = string.sub(entry.share, -1) == 'b'
   for _, key in ipairs(entry.keys) do
-    redis.call('LREM', line_of(key), 1, token)
-    local was_there = redis.call('HDEL', wait_of(key), token) == 1
-    if was_there and barges and redis.call('HINCRBY', wait_of(key), '#b', -1) <= 0 then
-      redis.call('HDEL', wait_of(key), '#b')
+    if not damage(key) then
+      redis.call('LREM', line_of(key), 1, token)
+      if redis.call('HDEL', wait_of(key), token) == 1 and barges then
+        count_barging(key, -1)
+      end
     end
   end
 end
@@ -283,7 +469,7 @@ end
 local function step_aside(token, entry)
   local texts = {}
   for i, key in ipairs(entry.keys) do
-    texts[i] = redis.call('HGET', wait_of(key), token)
+    texts[i] = not damage(key) and redis.call('HGET', wait_of(key), token)
   end
   step_out(token, entry)
   for i, key in ipairs(entry.keys) do
@@ -296,8 +482,8 @@ end
 
 -- When it came, if it stepped aside since.
 local function arrival_kept(key, token)
-  local text = redis.call('HGET', away_of(key), token)
-  return text and entry_of(text).arrival
+  local entry = entry_of(redis.call('HGET', away_of(key), token), key)
+  return entry and entry.arrival
 end
 
 -- When it came, if it stands in this line; and whether something of it may be there. To look for it takes as long as the line is:
@@ -307,25 +493,29 @@ local function arrival_of(key, token)
   local text = redis.call('HGET', wait, token)
   local length = redis.call('LLEN', line_of(key))
   local is_whole = redis.call('HLEN', wait) == length + (redis.call('HGET', wait, '#b') and 1 or 0)
-  if text and (is_whole and length > 64 or redis.call('LPOS', line_of(key), token)) then
-    return entry_of(text).arrival, true
+  local entry = entry_of(text, key)
+  if entry and (is_whole and length > 64 or redis.call('LPOS', line_of(key), token)) then
+    return entry.arrival, true
   end
   return nil, text or not is_whole
 end
 
--- Has its place again: before all who came later.
+-- Has its place again: before all who came later. The search takes SEARCH_MAX steps at most.
 local function step_back_in(key, token, arrival)
   local line = line_of(key)
   local from, to = 0, redis.call('LLEN', line)
   local later
-  while from < to do
+  for _ = 1, SEARCH_MAX do
+    if from >= to then
+      break
+    end
     local middle = math.floor((from + to) / 2)
     local other = redis.call('LINDEX', line, middle)
-    local text = redis.call('HGET', wait_of(key), other)
-    if not text then
-      redis.call('LREM', line, 1, other)
+    local entry = waiter_of(key, other)
+    if not entry then
+      discard(key, other)
       to = to - 1
-    elseif entry_of(text).arrival > arrival then
+    elseif entry.arrival > arrival then
       later, to = other, middle
     else
       from = middle + 1
@@ -344,7 +534,7 @@ local function may_enter(token, entry, refused)
   local _, _, _, barges = share_of(entry.share)
   for _, key in ipairs(entry.keys) do
     local what = key .. '\n' .. entry.share
-    if refused[what] or not barges and first_in(key) ~= token then
+    if refused[what] or damage(key) or not barges and first_in(key) ~= token then
       return false
     elseif not fits(key, entry.share) then
       refused[what] = true
@@ -355,27 +545,36 @@ local function may_enter(token, entry, refused)
 end
 
 -- Serves the lines at these keys, and at every key this frees in turn: whoever called. `caller` is there in any case. Says
--- whether somebody may have been left because there were too many.
+-- whether somebody may have been left because there were too many: then the next call goes on from there.
+--
+-- Each turn of the loops takes one of STEPS_MAX steps. A turn either removes an entry from a queue, passes one, or ends a queue.
+-- At most 128 grants are made, and 16 entries removed from the middle of a queue, which takes as long as the queue is.
 local function admit(keys, caller)
   -- Nobody leaves meanwhile: what does not fit will not.
-  local todo, absent, refused, budget, deep = {}, {}, {}, 128, 64
+  local todo, absent, refused, budget, deep = {}, {}, {}, 128, 16
+  local steps, has_changed = STEPS_MAX, false
   for _, key in ipairs(keys) do
     todo[#todo + 1] = key
   end
   while #todo > 0 do
     local key = table.remove(todo)
-    local passed = 0
-    while true do
+    local passed, ends = 0, damage(key)
+    while not ends do
+      if steps_left == 0 then
+        return true
+      elseif steps == 0 or bytes_left < 0 then
+        return has_changed
+      end
+      steps, steps_left = steps - 1, steps_left - 1
       local token = redis.call('LINDEX', line_of(key), passed)
       if not token then
         break
       end
-      local text = redis.call('HGET', wait_of(key), token)
-      local entry = text and entry_of(text)
-      local is_served, ends = false, false
-      if not entry or #entry.keys == 0 then
-        -- Of whom nothing is known, or nothing that makes sense: to step out would not take it away, and this would never end.
-        redis.call('LREM', line_of(key), 1, token)
+      local entry = waiter_of(key, token)
+      local is_served = false
+      if not entry then
+        discard(key, token)
+        has_changed = true
       elseif entry.shows_until <= NOW_MS and passed > 0 and deep == 0 then
         -- To take out one in the middle takes as long as the line is: another time.
         passed = passed + 1
@@ -389,21 +588,23 @@ local function admit(keys, caller)
         if budget == 0 then
           return true
         end
-        budget = budget - 1
         local fence = take(entry.n, 0)
         if not fence then
           return false
         end
-        -- A write that changes nothing: where writes are refused, nobody is told of a grant that is not made.
-        redis.call('HDEL', wait_of(key), '')
-        local several = entry.n > 1 and '\n' .. entry.n or ''
-        local is_there = token == caller or entry.channel == ''
-          or not absent[entry.channel] and tell(entry.channel, token .. '\n' .. hex(fence) .. several) > 0
-        if is_there then
+        local is_told = token ~= caller and entry.channel ~= ''
+        if not is_told or not absent[entry.channel] and listens(entry.channel) then
+          budget = budget - 1
           step_out(token, entry)
+          -- Before the hold: whatever fails after it, no fence is given twice.
+          done()
           local value = value_of(token, fence, entry.n, entry.detached, entry.keys)
           for _, its in ipairs(entry.keys) do
             hold(its, entry.share, value, entry.ttl)
+          end
+          if is_told then
+            -- Last: the message also reaches the clients of replicas, whether a client of this server listens or not.
+            tell(entry.channel, token .. '\n' .. hex(fence) .. (entry.n > 1 and '\n' .. entry.n or ''))
           end
           is_served, ends = true, entry.share == 'x'
         else
@@ -413,32 +614,41 @@ local function admit(keys, caller)
         end
       end
       if is_served then
+        has_changed = true
         for _, its in ipairs(entry.keys) do
           if its ~= key then
             todo[#todo + 1] = its
           end
         end
       end
-      if ends then
-        break
-      end
     end
   end
   return false
 end
 
+-- Serves the lines at these keys as far as one script may, for callers that do not ask again.
+local function admit_all(keys)
+  for _ = 1, SCRIPT_STEPS_MAX / STEPS_MAX do
+    if not admit(keys) then
+      return
+    end
+  end
+end
+
 -- Leaves the lines it stands in. Says whether it stood there.
 local function leave(keys, token)
-  local text
+  local entry
   for _, key in ipairs(keys) do
     -- Where one of several was lost, it stands in the others.
-    text = text or redis.call('HGET', wait_of(key), token)
+    entry = entry or not damage(key) and waiter_of(key, token) or nil
   end
-  local entry = text and entry_of(text)
   if not entry then
     for _, key in ipairs(keys) do
-      if arrival_kept(key, token) then
+      if not damage(key) then
         redis.call('HDEL', away_of(key), token)
+        if redis.call('HGET', wait_of(key), token) then
+          discard(key, token)
+        end
       end
     end
     return false
@@ -447,7 +657,7 @@ local function leave(keys, token)
   end
   local firsts = {}
   for _, key in ipairs(entry.keys) do
-    if first_in(key) == token then
+    if not damage(key) and first_in(key) == token then
       firsts[#firsts + 1] = key
     end
   end

@@ -7,7 +7,8 @@
 --         one that is too far off since the server's clock was set back, gets its end anew: nobody is kept out for good.
 
 local key, weight, most, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local used = tonumber(redis.call('GET', key) or 0)
+local text = redis.call('GET', key) or '0'
+local used = #text <= 15 and string.find(text, '^%d+$') and tonumber(text)
 if not used then
   return redis.error_reply('ERR no rate limit')
 end

@@ -16,11 +16,11 @@ local clock = time[1] * 1000000 + time[2]
 local value = redis.call('GET', key)
 local ahead, last, full = 0, 0, 0
 if value then
-  ahead, last = tonumber(string.sub(value, 1, 16)), tonumber(string.sub(value, 17, 32))
-  full = tonumber(string.sub(value, 33))
-  if #value ~= 48 or not (ahead and last and full) then
+  if #value ~= 48 or not string.find(value, '^%d+$') then
     return redis.error_reply('ERR no rate limit')
   end
+  ahead, last = tonumber(string.sub(value, 1, 16)), tonumber(string.sub(value, 17, 32))
+  full = tonumber(string.sub(value, 33))
 end
 local now = clock + ahead
 local is_back = now < last

@@ -2,7 +2,7 @@
 local ends = redis.pcall('ZSCORE', KEYS[2], ARGV[2])
 if type(ends) == 'string' then
   local time = redis.call('TIME')
-  if tonumber(ends) > math.floor((time[1] * 1000000 + time[2]) / 1000)
+  if (tonumber(ends) or 0) > math.floor((time[1] * 1000000 + time[2]) / 1000)
     and redis.call('EXISTS', '{' .. KEYS[2] .. '}:line') == 0 then
     redis.call('ZREM', KEYS[2], ARGV[2])
     return 1

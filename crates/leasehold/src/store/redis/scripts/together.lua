@@ -5,6 +5,7 @@
 --       ttl (ms) and terms for a claim; token and nothing for a release, or token, `-` and what stands there, for that of a share
 -- Reply: for each what `acquire` or `release` answers alone, or 0 where it has to be asked alone to hear why not
 -- Guards: what goes wrong with one is nothing to the others.
+-- Bounds: the caller sends at most 64 requests; the steps of all their calls of `admit` are SCRIPT_STEPS_MAX.
 
 for _, it in ipairs(rest) do
   local keys, at = { KEYS[it[1]] }, it[2]

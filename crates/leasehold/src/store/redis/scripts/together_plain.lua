@@ -1,4 +1,4 @@
--- What most of them come to: names that nobody else has to do with. The numbers are taken first, so that none is given twice
+-- What most of them come to, of at most 64 requests: names that nobody else has to do with. The numbers are taken first, so that none is given twice
 -- whatever comes then.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,0 +1,257 @@
+//! Who may use a store, and what its directory and its files have to look like for that.
+//!
+//! Users who share a store can change each other's locks in it: the database is open to all of them. What is checked here
+//! keeps them from more than that. No link is followed, nothing outside the directory is written to, and nothing is opened
+//! that waits.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, openat, statat};
+use rustix::io::Errno;
+
+use super::place::{CLIENTS, DATABASE, GATE, explained, refused};
+use crate::error::Result;
+
+/// Who may use a `file:` store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Access {
+    /// One user, who owns the directory. It is closed to others (mode 0700), and made where it does not exist.
+    #[default]
+    User,
+    /// All members of the directory's group (mode 2770). The directory is made by hand.
+    Group,
+    /// All users of this machine (mode 0777). The directory is made by hand.
+    All,
+}
+
+impl Access {
+    /// The value of `?shared=` in a URL.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "group" => Some(Access::Group),
+            "all" => Some(Access::All),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of `?shared=` in a URL.
+    fn value(self) -> Option<&'static str> {
+        match self {
+            Access::User => None,
+            Access::Group => Some("group"),
+            Access::All => Some("all"),
+        }
+    }
+
+    /// Returns how the store in this directory is shared, by the modes of the directory and its database. `None` if there
+    /// is no store, or one user has it alone.
+    fn of_store(directory: &OwnedFd, mode: u32) -> Option<Self> {
+        let database = statat(directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_mode & 0o777;
+        let is_shared_as = |it: &Access| mode & 0o3777 == it.directory_mode() && database == it.file_mode();
+        [Access::Group, Access::All].into_iter().find(is_shared_as)
+    }
+
+    pub(super) fn is_shared(self) -> bool {
+        self != Access::User
+    }
+
+    pub(super) fn directory_mode(self) -> u32 {
+        match self {
+            Access::User => 0o700,
+            // Whatever is made in it belongs to its group.
+            Access::Group => 0o2770,
+            Access::All => 0o777,
+        }
+    }
+
+    pub(super) fn file_mode(self) -> u32 {
+        self.directory_mode() & 0o666
+    }
+
+    /// The command that makes a directory for this.
+    fn to_make(self, path: &Path) -> String {
+        let group = if self == Access::Group { " -g GROUP" } else { "" };
+        format!("install -d -m {:o}{group} {}", self.directory_mode(), path.display())
+    }
+
+    /// Gives a file that was just made its mode, whatever the umask is.
+    pub(super) fn apply(self, file: impl AsFd, kind: FileType) -> rustix::io::Result<()> {
+        let mode = if kind == FileType::Directory { self.directory_mode() } else { self.file_mode() };
+        match self.is_shared() {
+            true => fchmod(file, Mode::from_raw_mode(mode)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What the files in one directory have to be like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) access: Access,
+    /// The group of the directory.
+    group: u32,
+}
+
+impl Rules {
+    /// Those of this directory, if it is fit for this access.
+    pub(super) fn of(access: Access, directory: &OwnedFd, path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let stat = fstat(directory).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?;
+        let rules = Rules { access, group: stat.st_gid };
+        let mode = stat.st_mode & 0o7777;
+        let alone = || is_for_locks_alone(directory, path);
+        // A new mode would shut out the users of a store that is shared already.
+        let shared = || {
+            let value = Access::of_store(directory, mode)?.value()?;
+            Some(format!("this store is shared; write `file:{shown}?shared={value}`"))
+        };
+        if !access.is_shared() {
+            rules.check_owned(&stat, &shown.to_string(), FileType::Directory, || match (shared(), alone()) {
+                (Some(advice), _) => advice,
+                (None, true) => format!("if that is a mistake, `chmod 700 {shown}`"),
+                (None, false) => format!(
+                    "it is used for other things, so leave it as it is and name a directory for the locks alone, such as `file:{}`",
+                    path.join("leasehold").display()
+                ),
+            })?;
+            return Ok(rules);
+        }
+        // With the sticky bit, `fs.protected_regular` keeps users from opening the log that another one has made.
+        let is_right = mode & 0o3777 == access.directory_mode();
+        if !is_right {
+            let right = access.directory_mode();
+            let how = match (shared(), alone()) {
+                (Some(advice), _) => advice,
+                (None, true) => format!("`chmod {right:o} {shown}`"),
+                (None, false) => format!(
+                    "leave it as it is, and make one for the locks alone: `{}`",
+                    access.to_make(&path.join("leasehold"))
+                ),
+            };
+            return Err(refused(format!(
+                "`{shown}` has mode {mode:o}, and a directory that is shared like this has {right:o}; {how}"
+            )));
+        }
+        Ok(rules)
+    }
+
+    /// Why the directory could not be opened.
+    pub(super) fn unopened(access: Access, path: &Path, error: Errno) -> crate::Error {
+        let shown = path.display();
+        match error {
+            Errno::LOOP | Errno::NOTDIR => refused(format!(
+                "`{shown}` is not a directory (a symbolic link is not followed); name the directory itself"
+            )),
+            Errno::NOENT if access.is_shared() => refused(format!(
+                "`{shown}` does not exist, and a directory that users share is made by hand: `{}`",
+                access.to_make(path)
+            )),
+            Errno::ACCESS if access == Access::Group => {
+                let group = rustix::fs::stat(path)
+                    .map_or_else(|_| "its group".to_owned(), |it| format!("group {}", it.st_gid));
+                let me = rustix::process::geteuid().as_raw();
+                refused(format!(
+                    "`{shown}` is shared by the members of {group}, and user {me} is none; add this user to the group (`usermod -aG`), \
+                     and log in anew"
+                ))
+            }
+            other => refused(format!("`{shown}`: {}", explained(other))),
+        }
+    }
+
+    /// Checks an opened file or directory of the store.
+    pub(super) fn check_open(self, file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
+        let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?;
+        self.check(&stat, shown, kind)
+    }
+
+    pub(super) fn check(self, stat: &Stat, shown: &str, kind: FileType) -> Result<()> {
+        let is_directory = kind == FileType::Directory;
+        let mode = if is_directory { self.access.directory_mode() } else { self.access.file_mode() };
+        if !self.access.is_shared() {
+            return self.check_owned(stat, shown, kind, || {
+                format!("if that is a mistake, `chmod {mode:o} {shown}`")
+            });
+        }
+        if FileType::from_raw_mode(stat.st_mode) != kind {
+            return Err(not_what_it_should_be(shown, kind));
+        }
+        // Another name of a file that is no part of this store would let somebody have it changed.
+        if !is_directory && stat.st_nlink > 1 {
+            return Err(refused(format!("`{shown}` has another name somewhere (a hard link); move it away")));
+        }
+        let is = stat.st_mode & 0o7777;
+        let has_group = self.access != Access::Group || stat.st_gid == self.group;
+        if is & 0o2777 != mode && is & 0o777 != mode || !has_group {
+            let group = if self.access == Access::Group {
+                format!("chgrp {} {shown}; ", self.group)
+            } else {
+                String::new()
+            };
+            return Err(refused(format!(
+                "`{shown}` (user {}, group {}, mode {is:o}) cannot be used by all who share it; have its user or root do `{group}chmod {mode:o} {shown}`",
+                stat.st_uid, stat.st_gid
+            )));
+        }
+        Ok(())
+    }
+
+    /// The check where one user has it alone.
+    fn check_owned(
+        self,
+        stat: &Stat,
+        shown: &str,
+        kind: FileType,
+        advice: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if FileType::from_raw_mode(stat.st_mode) != kind {
+            return Err(not_what_it_should_be(shown, kind));
+        }
+        let me = rustix::process::geteuid().as_raw();
+        if stat.st_uid != me {
+            return Err(refused(format!(
+                "`{shown}` belongs to user {}, and this process runs as user {me}; name another directory, or share one \
+                 between users with `?shared=group` or `?shared=all`",
+                stat.st_uid
+            )));
+        }
+        let mode = stat.st_mode & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(refused(format!("`{shown}` is open to other users (mode {mode:o}); {}", advice())));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn not_what_it_should_be(shown: &str, kind: FileType) -> crate::Error {
+    let wanted = if kind == FileType::Directory { "a directory" } else { "a plain file" };
+    refused(format!("`{shown}` is not {wanted} (a symbolic link is not followed); move it away"))
+}
+
+/// Whether the mode of a directory may be changed without harm: it has a store in it, or it is empty and none of the
+/// system's top directories, such as `/srv` or `/var/tmp`.
+fn is_for_locks_alone(directory: &OwnedFd, path: &Path) -> bool {
+    if statat(directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        return true;
+    }
+    let is_deep = path.components().count() > 3;
+    let is_own = |entry: rustix::io::Result<rustix::fs::DirEntry>| {
+        entry.is_ok_and(|entry| {
+            [".", "..", GATE, CLIENTS].map(str::as_bytes).contains(&entry.file_name().to_bytes())
+        })
+    };
+    is_deep && rustix::fs::Dir::read_from(directory).is_ok_and(|mut entries| entries.all(is_own))
+}
+
+/// A socket in a directory that others can write to, by a path that leads to it and to nothing that has taken its place since.
+pub(super) fn socket(directory: impl AsFd, name: &str) -> rustix::io::Result<(OwnedFd, std::path::PathBuf)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let socket = openat(directory, name, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
+        return Err(Errno::CONNREFUSED);
+    }
+    let path = format!("/proc/self/fd/{}", socket.as_raw_fd()).into();
+    Ok((socket, path))
+}
