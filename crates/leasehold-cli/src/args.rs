@@ -24,7 +24,8 @@ use crate::{duration, signals};
 )]
 #[command(
     after_help = "Exit codes: 64 usage, 69 store unreachable, 75 not acquired, 78 configuration, 79 lease lost, 125 internal; \
-                  `run` has some more. `leasehold help run` explains the main job."
+                  `run` has some more. `leasehold help run` explains the main job.\n\n\
+                  Durations (DUR): 500ms, 30s, 5m, 1h30m, 1d, 1w, at most 366d; a bare number is seconds."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -40,24 +41,36 @@ pub(crate) struct Global {
     /// Where the locks are, such as `file:/var/lib/locks` or `rediss://host/`
     ///
     /// Without it: LEASEHOLD_STORE, then `store` in ./leasehold.toml, in $XDG_CONFIG_HOME/leasehold/config.toml, in
-    /// /etc/leasehold/config.toml, and then the embedded store `file:`.
+    /// /etc/leasehold/config.toml, and then the embedded store `file:`, which is this user's own. Several users share
+    /// `file:PATH?shared=group` (or `all`).
     #[arg(long, global = true, value_name = "URL", display_order = 100)]
     pub(crate) store: Option<String>,
+    /// If the store cannot be reached at the start, keep trying for DUR [default: do not wait]
+    ///
+    /// This comes before --wait. A store that refuses (a wrong password, a URL that makes no
+    /// sense) is not waited for.
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse, display_order = 100)]
+    pub(crate) store_wait: Option<Duration>,
     /// How to answer: for people, or as JSON on standard output
     #[arg(long, global = true, display_order = 100, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: Output,
     /// Say more on standard error; twice for even more
     #[arg(short, long, global = true, display_order = 100, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
-    /// Say nothing on standard error but errors
+    /// Write only errors to standard error: no warnings, and no lines about waiting
     #[arg(short, long, global = true, display_order = 100)]
     pub(crate) quiet: bool,
+    /// How messages on standard error are written: as they are, with the time (UTC) before each, or as one JSON object a
+    /// line (`time`, `level`, `message`)
+    #[arg(long, global = true, display_order = 100, value_name = "FORMAT", default_value = "plain")]
+    pub(crate) log_format: LogFormat,
     /// When to use colours; NO_COLOR is heeded too
     #[arg(long, global = true, display_order = 100, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: clap::ColorChoice,
     /// Read the password for the store from the first line of this file, so that it need not stand in the URL
     ///
-    /// Without it: LEASEHOLD_PASSWORD. A user who has a name is named in the URL, as in `redis://alice@host/`.
+    /// Without it: from the file that LEASEHOLD_PASSWORD_FILE names, then LEASEHOLD_PASSWORD, then `password_file` beside the `store` of a
+    /// configuration file. A user who has a name is named in the URL, as in `redis://alice@host/`.
     #[arg(long, global = true, display_order = 100, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 }
@@ -65,6 +78,13 @@ pub(crate) struct Global {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Plain,
+    Timestamps,
     Json,
 }
 
@@ -105,6 +125,8 @@ pub(crate) enum Command {
     /// the token can extend and unlock, so keep it where only its user can read it.
     Lock(Lock),
     /// Have a lock taken with `lock` last longer
+    ///
+    /// It then lasts at least TTL from now. A lock that lasts longer already is not shortened.
     Extend(Extend),
     /// Let go of a lock taken with `lock`
     Unlock(Unlock),
@@ -141,6 +163,12 @@ pub(crate) struct Ls {
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub(crate) limit: usize,
+    /// Repeat the list every DUR (default 2s) until Ctrl-C
+    ///
+    /// At a terminal the screen is redrawn. Elsewhere each list follows the one before, with the time above it; with --output
+    /// json each is one line. A store that does not answer for a while is reported, and asked again.
+    #[arg(long, value_name = "DUR", value_parser = watch_interval, num_args = 0..=1, require_equals = true)]
+    pub(crate) watch: Option<Option<Duration>>,
 }
 
 #[derive(Debug, Arguments)]
@@ -153,6 +181,14 @@ pub(crate) struct Inspect {
 pub(crate) struct Evict {
     /// The name
     pub(crate) name: OsString,
+    /// Evict this holder only: its fence, or its label, as `inspect` shows them
+    ///
+    /// If it does not hold NAME, nothing is evicted and the exit code is 79. A label that several holders have is refused.
+    #[arg(long, value_name = "FENCE|LABEL")]
+    pub(crate) holder: Option<String>,
+    /// Wait until the work of each evicted holder has ended, or its lease has run out, and say which
+    #[arg(long)]
+    pub(crate) wait_gone: bool,
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -286,7 +322,8 @@ pub(crate) struct Waiting {
 #[command(
     override_usage = "leasehold run [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold run [OPTIONS] <NAME> -c <STRING>",
     after_help = "\
-Exit codes: COMMAND's own, or 128 + N if signal N ended it; 64 usage, 69 store unreachable, 75 not acquired, \
+Exit codes: COMMAND's own, or 128 + N if signal N ended it; 64 usage, 69 store unreachable, \
+74 COMMAND ran, but the store did not confirm --once-per or --at-least, 75 not acquired, \
 78 configuration, 79 lease lost, 124 ran too long, 125 internal, 126 COMMAND cannot be executed, 127 COMMAND not found.
 
 Examples:
@@ -327,17 +364,18 @@ pub(crate) struct Run {
     /// is NAME alone; the fence is one for all.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["shared", "permits"], help_heading = "Kind of share")]
     pub(crate) also: Vec<OsString>,
-    /// How long the lock outlives this process, should it die
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = duration::parse, help_heading = "Holding")]
-    pub(crate) ttl: Duration,
-    /// Keep it for so long in any case, also if COMMAND ends sooner: for cron jobs on machines whose clocks differ
+    /// How long the lock outlives this process, should it die [default: `ttl` of the configuration, or 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
+    pub(crate) ttl: Option<Duration>,
+    /// Keep the lock for at least DUR, even if COMMAND ends earlier: for cron jobs on machines whose clocks differ
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) at_least: Option<Duration>,
     /// Run it at most once in this time, on whichever machine comes first; elsewhere do nothing and succeed
     ///
-    /// The name stays taken for so long from where COMMAND was started, whatever its exit code. Choose less than the time between
-    /// two starts, such as 23h for a daily job: clocks and starts differ. A run that is lost, or dies with its machine, does
-    /// not count.
+    /// The name stays taken for DUR from the time COMMAND started. Choose less than the time between two starts, such as
+    /// 23h for a daily job: clocks and starts differ. A run counts if COMMAND ends by itself, with any exit code, or exceeds
+    /// --max-runtime. It does not count if it is interrupted (see --count-interrupted), if its lease is lost, or if
+    /// leasehold or its machine dies.
     #[arg(
         long,
         value_name = "DUR",
@@ -346,6 +384,12 @@ pub(crate) struct Run {
         help_heading = "Holding"
     )]
     pub(crate) once_per: Option<Duration>,
+    /// With --once-per: count a run also if it was interrupted
+    ///
+    /// A run is interrupted if INT, TERM, HUP or QUIT reaches leasehold before the run has ended, whatever the exit code of
+    /// COMMAND, or if INT, TERM, HUP, QUIT or KILL ends COMMAND.
+    #[arg(long, requires = "once_per", help_heading = "Holding")]
+    pub(crate) count_interrupted: bool,
     /// End COMMAND after so long, with exit code 124
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Loss and time limits")]
     pub(crate) max_runtime: Option<Duration>,
@@ -360,11 +404,11 @@ pub(crate) struct Run {
     pub(crate) kill_after: Option<Duration>,
     /// Start this program if the lease is lost; LEASEHOLD_LOSS tells it why
     ///
-    /// It is started without arguments and without a shell, and also finds LEASEHOLD_NAME, LEASEHOLD_FENCE and
+    /// It must be there and executable when leasehold starts. It is started without arguments and without a shell, and also finds LEASEHOLD_NAME, LEASEHOLD_FENCE and
     /// LEASEHOLD_OWNER in its environment.
     #[arg(long, value_name = "CMD", help_heading = "Loss and time limits")]
     pub(crate) on_lost_exec: Option<OsString>,
-    /// Who holds it, for people [default: host:pid]
+    /// Who holds it, for people [default: `owner` of the configuration, or host:pid (user: command)]
     #[arg(long, value_name = "LABEL", help_heading = "Holding")]
     pub(crate) owner: Option<String>,
     /// Let go when COMMAND itself has ended, whatever it leaves behind in the background
@@ -398,10 +442,11 @@ pub(crate) struct Elect {
     /// When COMMAND ends by itself, end with its exit code; do not campaign again
     #[arg(long)]
     pub(crate) once: bool,
-    /// How long a leader that dies is not replaced (on the file store: not at all)
-    #[arg(long, value_name = "DUR", default_value = "15s", value_parser = duration::parse)]
-    pub(crate) ttl: Duration,
-    /// Who campaigns and leads, for people [default: host:pid]
+    /// The longest time until a dead leader is replaced (on the file store: at once) [default: `ttl` of the configuration,
+    /// or 15s]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+    /// Who campaigns and leads, for people [default: `owner` of the configuration, or host:pid (user: command)]
     #[arg(long, value_name = "LABEL")]
     pub(crate) owner: Option<String>,
     /// The signal that asks COMMAND to end
@@ -431,6 +476,7 @@ impl Elect {
             ttl: self.ttl,
             at_least: None,
             once_per: None,
+            count_interrupted: false,
             max_runtime: None,
             on_lost: OnLost::Kill,
             signal: self.signal,
@@ -447,6 +493,12 @@ pub(crate) enum OnLost {
     Kill,
     Signal,
     Continue,
+}
+
+fn watch_interval(text: &str) -> Result<Duration, String> {
+    let every = duration::parse(text)?;
+    let is_long = every >= Duration::from_millis(100);
+    is_long.then_some(every).ok_or_else(|| "at least 100ms".to_owned())
 }
 
 /// `N` or `N/TAKE`.
@@ -470,7 +522,8 @@ pub(crate) struct Lock {
     pub(crate) ttl: Duration,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
-    /// Who holds it, for people [default: host:user]
+    /// Who holds it, for people [default: `owner` of the configuration, or host:pid (user: command) of the process
+    /// that calls this]
     #[arg(long, value_name = "LABEL")]
     pub(crate) owner: Option<String>,
 }
@@ -489,7 +542,7 @@ pub(crate) struct FromToken {
 pub(crate) struct Extend {
     /// The name
     pub(crate) name: OsString,
-    /// How long from now it is to be held
+    /// How long from now it is to be held at least
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
     #[command(flatten)]

@@ -1,19 +1,42 @@
-//! Which store: what was asked for comes before what is configured, and what is nearer before what is further away.
+//! Which store, and what else is configured: what was asked for comes before what is configured, and what is nearer before
+//! what is further away.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use serde::Deserialize;
+use leasehold::Owner;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
+use crate::duration;
 use crate::exit::Failure;
+use crate::input::{self, Pipes};
+use crate::voice::Voice;
 
 pub(crate) const STORE: &str = "LEASEHOLD_STORE";
+
+/// The value of LEASEHOLD_STORE in a command's environment where the password could not be told from the rest of the URL.
+pub(crate) const WITHHELD: &str = "withheld:";
 
 /// A configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     store: Option<String>,
+    /// For the store of the same file only, so that no password goes to another server. Relative to the file.
+    password_file: Option<PathBuf>,
+    #[serde(default, deserialize_with = "read_duration")]
+    ttl: Option<Duration>,
+    owner: Option<String>,
+}
+
+/// What `run`, `elect` and `lock` do where the command line does not say.
+#[derive(Debug, Default)]
+pub(crate) struct Defaults {
+    /// Not for `lock`, whose lock nobody renews.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) owner: Option<Owner>,
 }
 
 /// A store's URL, and who said so.
@@ -21,25 +44,67 @@ struct File {
 pub(crate) struct Chosen {
     pub(crate) url: String,
     pub(crate) by: String,
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+impl Chosen {
+    fn new(url: impl Into<String>, by: impl Into<String>) -> Self {
+        Chosen { url: url.into(), by: by.into(), password_file: None }
+    }
 }
 
 pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     if let Some(url) = asked {
-        return Ok(Chosen { url: url.to_owned(), by: "--store".to_owned() });
+        return Ok(Chosen::new(url, "--store"));
     }
     match std::env::var(STORE) {
-        Ok(url) if !url.is_empty() => return Ok(Chosen { url, by: STORE.to_owned() }),
+        Ok(url) if url == WITHHELD => {
+            return Err(Failure::configuration(format!(
+                "{STORE} was withheld from this command, because its password could not be told from the rest of the URL; \
+                 correct it where the outer `leasehold` gets it, or name the store with --store"
+            )));
+        }
+        Ok(url) if !url.is_empty() => return Ok(Chosen::new(url, STORE)),
         Ok(_) | Err(std::env::VarError::NotPresent) => {}
         Err(std::env::VarError::NotUnicode(_)) => {
             return Err(Failure::configuration(format!("{STORE} is not UTF-8; write the store's URL in it")));
         }
     }
     for path in files() {
-        if let Some(File { store: Some(url) }) = read(&path)? {
-            return Ok(Chosen { url, by: path.display().to_string() });
+        if let Some(File { store: Some(url), password_file, .. }) = read(&path)? {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let password_file = password_file.map(|file| folder.join(file));
+            return Ok(Chosen { password_file, ..Chosen::new(url, path.display().to_string()) });
         }
     }
-    Ok(Chosen { url: "file:".to_owned(), by: "default".to_owned() })
+    Ok(Chosen::new("file:", "default"))
+}
+
+/// Each setting from the nearest file that has it. Where the store is named by other means, a file that cannot be used is
+/// only a warning: such a command worked without it.
+pub(crate) fn defaults(asked: Option<&str>, voice: Voice) -> Result<Defaults, Failure> {
+    let needs_no_file = asked.is_some() || std::env::var_os(STORE).is_some_and(|url| !url.is_empty());
+    let mut defaults = Defaults::default();
+    for path in files() {
+        let file = match read(&path) {
+            Err(failure) if needs_no_file => {
+                voice.warn(failure.message);
+                continue;
+            }
+            file => file?,
+        };
+        let Some(File { ttl, owner, .. }) = file else { continue };
+        let wrong = |error| Failure::configuration(format!("`{}`: {error}", path.display()));
+        let owner = owner.map(Owner::new).transpose().map_err(wrong)?;
+        defaults.ttl = defaults.ttl.or(ttl);
+        defaults.owner = defaults.owner.or(owner);
+    }
+    Ok(defaults)
+}
+
+fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    duration::parse(&text).map(Some).map_err(D::Error::custom)
 }
 
 fn from(variable: &str) -> Option<PathBuf> {
@@ -62,26 +127,41 @@ fn files() -> Vec<PathBuf> {
 
 fn read(path: &Path) -> Result<Option<File>, Failure> {
     let wrong = |why: String| Failure::configuration(format!("`{}`: {why}", path.display()));
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let unreadable = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
+    let untrusted = || {
+        wrong(
+            "it belongs to another user, who could lead your locks astray; name the store with --store"
+                .to_owned(),
+        )
+    };
+    let opened = std::fs::symlink_metadata(path).and_then(|about| match is_trusted(about.uid()) {
+        true => input::open(path, Pipes::Refuse).map(Some),
+        // Where a link of another user leads is not even opened.
+        false => Ok(None),
+    });
+    let file = match opened {
+        Ok(Some((file, about))) if is_trusted(about.uid()) => file,
+        Ok(_) => return Err(untrusted()),
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
         {
             return Ok(None);
         }
-        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+        Err(error) => return Err(unreadable(error)),
     };
-    let owner = std::fs::metadata(path).map_err(|error| wrong(format!("cannot be read: {error}")))?.uid();
-    if owner != rustix::process::geteuid().as_raw() && owner != 0 {
-        return Err(wrong(
-            "it belongs to another user, who could lead your locks astray; name the store with --store"
-                .to_owned(),
-        ));
-    }
+    let text = input::read(file).map_err(unreadable)?;
     // The parser shows the line it stumbles over, which may have a password in it.
     toml::from_str(&text).map(Some).map_err(|error: toml::de::Error| {
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        wrong(format!("line {line}: {} (the only setting is `store = \"URL\"`)", error.message()))
+        wrong(format!(
+            "line {line}: {} (the settings are store, password_file, ttl and owner, each a string)",
+            error.message()
+        ))
     })
+}
+
+/// This user's own files, and root's.
+fn is_trusted(owner: u32) -> bool {
+    owner == 0 || owner == rustix::process::geteuid().as_raw()
 }

@@ -1,30 +1,71 @@
-//! Durations as people write them: `10`, `10s`, `500ms`, `1.5m`, `2h`, `1d`. A bare number is seconds, as for `timeout`
-//! and `flock`.
+//! Durations as people write them: `10`, `10s`, `500ms`, `1.5m`, `1h30m`, `1d`, `1w`. A bare number is seconds, as for
+//! `timeout` and `flock`.
 
 use std::time::Duration;
 
-const UNITS: &[(&str, f64)] =
-    &[("ms", 0.001), ("s", 1.0), ("sec", 1.0), ("m", 60.0), ("min", 60.0), ("h", 3_600.0), ("d", 86_400.0)];
+/// The units and their length in milliseconds, from the longest to the shortest.
+const UNITS: &[(&[&str], f64)] = &[
+    (&["w"], 604_800_000.0),
+    (&["d"], 86_400_000.0),
+    (&["h"], 3_600_000.0),
+    (&["m", "min"], 60_000.0),
+    (&["s", "sec"], 1_000.0),
+    (&["ms"], 1.0),
+];
 
-/// Beyond this nobody waits, and arithmetic stays safe.
-const SECONDS_MAX: f64 = 366.0 * 86_400.0;
+/// Longer durations have no use, and arithmetic stays safe below this.
+const MS_MAX: f64 = 366.0 * 86_400_000.0;
 
+const HELP: &str = "write a number with ms, s, m, h, d or w, such as 30s, 1.5h or 1h30m";
+
+/// Reads one or more numbers with their units, the longest unit first.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let scale = match unit {
-        "" => Some(1.0),
-        _ => UNITS.iter().find(|(name, _)| *name == unit.trim_start_matches(' ')).map(|(_, scale)| *scale),
-    };
-    let help = "write a number with ms, s, m, h or d, such as 30s or 1.5h";
-    let seconds = match (number.parse::<f64>(), scale) {
-        (Ok(number), Some(scale)) if !number.is_nan() => number * scale,
-        _ => return Err(help.to_owned()),
-    };
-    if seconds > SECONDS_MAX {
+    let (mut rest, mut sum_ms) = (text, 0.0);
+    // The unit of the part before, as an index into `UNITS`.
+    let mut before: Option<usize> = None;
+    loop {
+        let (number, after) = split_at_first(rest, |c| !c.is_ascii_digit() && c != '.');
+        let (unit, after) = split_at_first(after.trim_start_matches(' '), |c| !c.is_ascii_alphabetic());
+        let amount = number.parse::<f64>().ok().filter(|_| !text.ends_with(' '));
+        let Some(amount) = amount else { return Err(HELP.to_owned()) };
+        let scale_ms = match (unit, before) {
+            ("", None) if after.is_empty() => 1_000.0,
+            ("", Some(_)) if after.is_empty() => {
+                return Err(format!("`{number}` at the end has no unit; {HELP}"));
+            }
+            _ => {
+                let Some(at) = UNITS.iter().position(|(names, _)| names.contains(&unit)) else {
+                    return Err(match unit {
+                        "" => HELP.to_owned(),
+                        unit => format!("there is no unit `{unit}`; {HELP}"),
+                    });
+                };
+                if before.is_some_and(|before| before >= at) {
+                    return Err(format!(
+                        "write each unit once and longer units first: `{unit}` is out of order"
+                    ));
+                }
+                before = Some(at);
+                UNITS[at].1
+            }
+        };
+        sum_ms += amount * scale_ms;
+        if after.is_empty() {
+            break;
+        }
+        if number.contains('.') {
+            return Err("only the last number can have a fraction".to_owned());
+        }
+        rest = after.trim_start_matches(' ');
+    }
+    if sum_ms > MS_MAX {
         return Err("at most 366d".to_owned());
     }
-    Ok(Duration::from_secs_f64(seconds))
+    Ok(Duration::from_secs_f64(sum_ms / 1_000.0))
+}
+
+fn split_at_first(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(ends).unwrap_or(text.len()))
 }
 
 /// The same for people to read: `12 s`, `3 min`.
@@ -74,28 +115,54 @@ mod tests {
             ("1.5m", 90_000),
             ("2h", 7_200_000),
             ("1d", 86_400_000),
+            ("1w", 604_800_000),
             ("0.25", 250),
             ("30 s", 30_000),
             ("5min", 300_000),
+            ("1h30m", 5_400_000),
+            ("1h30min", 5_400_000),
+            ("1h 30m", 5_400_000),
+            ("1m30s", 90_000),
+            ("1d12h", 129_600_000),
+            ("1w2d3h4m5s6ms", 788_645_006),
+            ("1h0.5m", 3_630_000),
+            ("1.s", 1_000),
+            ("366d", 31_622_400_000),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for text in [
-            "",
-            "s",
-            "-1",
-            "1x",
-            "1s ",
-            "1.2.3",
-            "1e3",
-            "inf",
-            "nan",
-            "999d",
-            "٣",
-            "1m30s",
-            "99999999999999999999h",
+    }
+
+    #[test]
+    fn a_duration_that_cannot_be_read_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "write a number"),
+            (".", "write a number"),
+            ("s", "write a number"),
+            ("-1", "write a number"),
+            ("1.2.3", "write a number"),
+            ("inf", "write a number"),
+            ("nan", "write a number"),
+            ("٣", "write a number"),
+            ("1s ", "write a number"),
+            ("1 ", "write a number"),
+            ("1,5s", "write a number"),
+            ("1x", "there is no unit `x`"),
+            ("1e3", "there is no unit `e`"),
+            ("1M", "there is no unit `M`"),
+            ("1h5x", "there is no unit `x`"),
+            ("1h30", "`30` at the end has no unit"),
+            ("30m1h", "`h` is out of order"),
+            ("1m1m", "`m` is out of order"),
+            ("1m1min", "`min` is out of order"),
+            ("1.5h30m", "only the last number"),
+            ("999d", "at most 366d"),
+            ("53w", "at most 366d"),
+            ("365d25h", "at most 366d"),
+            ("99999999999999999999h", "at most 366d"),
         ] {
-            assert!(parse(text).is_err(), "{text}");
+            let refused = parse(text).expect_err(text);
+            assert!(refused.contains(why), "{text}: {refused}");
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::voice::Voice;
 /// Of sysexits.h where it has one, and of `timeout` and shells where those do.
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
+/// The command ran, and the store did not confirm that it keeps the lock for `--once-per` or `--at-least`.
+pub(crate) const NOT_RECORDED: u8 = 74;
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const CONFIGURATION: u8 = 78;
 pub(crate) const LOST: u8 = 79;
@@ -50,16 +52,27 @@ impl Failure {
         Failure { kind: "busy", code, message }
     }
 
+    /// The same with more behind its message.
+    pub(crate) fn and(mut self, more: &str) -> Self {
+        self.message += more;
+        self
+    }
+
     pub(crate) fn report(&self, voice: Voice, output: Output) -> ExitCode {
         if !self.message.is_empty() {
             voice.error(&self.message);
             if output == Output::Json {
-                let Failure { kind, code, message } = self;
-                let told = json!({ "error": { "kind": kind, "code": code, "message": message } });
-                let _ = writeln!(std::io::stdout(), "{told}");
+                self.print_json();
             }
         }
         ExitCode::from(self.code)
+    }
+
+    /// The error as an object on standard output.
+    pub(crate) fn print_json(&self) {
+        let Failure { kind, code, message } = self;
+        let told = json!({ "error": { "kind": kind, "code": code, "message": message } });
+        let _ = writeln!(std::io::stdout(), "{told}");
     }
 }
 

@@ -1,12 +1,19 @@
 //! The `leasehold` command: arguments → settings → command, and one way out.
 
+mod ancestors;
 mod args;
 mod commands;
 mod config;
 mod duration;
 mod exit;
+mod input;
 mod password;
+mod progress;
+mod run_record;
 mod signals;
+mod store_wait;
+mod timestamp;
+mod user;
 mod voice;
 
 use std::ffi::OsStr;
@@ -14,6 +21,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use leasehold::doctor::Report;
@@ -21,9 +29,12 @@ use leasehold::{Error, Locks, Name, Options};
 
 use args::{Args, Command, Global};
 use commands::{detached, doctor, evict, exec, latch, look, manual, rate};
-use config::Chosen;
+use config::{Chosen, Defaults};
 use exit::Failure;
 use voice::Voice;
+
+/// How long a command that has done its work waits for the store to have everything back.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
@@ -34,13 +45,21 @@ fn main() -> ExitCode {
     let args = match parsed.and_then(|matches| Args::from_arg_matches(&matches)) {
         Ok(args) => args,
         Err(error) => {
-            // Help and version are answers; everything else is a command line that makes no sense.
-            let code = if error.use_stderr() { exit::USAGE } else { 0 };
             let _ = error.print();
-            return ExitCode::from(code);
+            // Help and version are answers; everything else is a command line that makes no sense.
+            if !error.use_stderr() {
+                return ExitCode::SUCCESS;
+            }
+            if option("--output").is_some_and(|format| format == "json") {
+                let said = error.to_string();
+                let said = said.split("\n\nFor more information").next().unwrap_or_default();
+                Failure::usage(said.trim().trim_start_matches("error: ")).print_json();
+            }
+            return ExitCode::from(exit::USAGE);
         }
     };
-    let voice = Voice::new(args.global.quiet, args.global.verbose, args.global.color);
+    let Global { quiet, verbose, color, log_format, .. } = args.global;
+    let voice = Voice::new(quiet, verbose, color, log_format);
     voice.open_log();
     // Whatever panicked has said so.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args, voice)));
@@ -52,14 +71,19 @@ fn main() -> ExitCode {
 
 /// What `--color` says, for what is said before the arguments are understood.
 fn color() -> ColorChoice {
-    let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
-    let after = words.iter().position(|word| word == "--color").and_then(|at| words.get(at + 1));
-    let joined = words.iter().find_map(|word| word.to_str()?.strip_prefix("--color="));
-    match joined.or_else(|| after?.to_str()) {
+    match option("--color").as_deref() {
         Some("always") => ColorChoice::Always,
         Some("never") => ColorChoice::Never,
         _ => ColorChoice::Auto,
     }
+}
+
+/// The value of an option on a command line that is not understood yet, or cannot be.
+fn option(name: &str) -> Option<String> {
+    let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
+    let after = words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+    let joined = words.iter().find_map(|word| word.to_str()?.strip_prefix(name)?.strip_prefix('='));
+    joined.or_else(|| after?.to_str()).map(str::to_owned)
 }
 
 fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
@@ -68,6 +92,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
         Command::Elect(asked) => return commands::run::elect(&args.global, asked, voice),
         Command::Completions(args) => return manual::completions(args),
         Command::Man(args) => return manual::man(args),
+        Command::Ls(args) => look::check(args)?,
         _ => {}
     }
     let runtime =
@@ -77,28 +102,36 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
             let report = examine(&args.global, voice)?.await?;
             return doctor::doctor(&report, args.global.output);
         }
-        let locks = connect(&args.global, voice, Options::default())?.await?;
-        let output = args.global.output;
-        let done = match &args.command {
-            Command::Ls(args) => look::ls(&locks, args, output).await,
-            Command::Inspect(args) => look::inspect(&locks, args, output).await,
-            Command::Evict(args) => evict::evict(&locks, args, output).await,
-            Command::Adopt(args) => evict::adopt(&locks, args, output).await,
-            Command::Lock(args) => detached::lock(&locks, args, output, voice).await,
-            Command::Latch(asked) => latch::latch(&locks, asked, output).await,
-            Command::Rate(asked) => rate::rate(&locks, asked, output, voice).await,
-            Command::Extend(args) => detached::extend(&locks, args, output).await,
-            Command::Unlock(args) => detached::unlock(&locks, args, output).await,
-            Command::Run(_)
-            | Command::Elect(_)
-            | Command::Doctor
-            | Command::Completions(_)
-            | Command::Man(_) => Ok(0),
+        let defaults = match &args.command {
+            Command::Lock(_) => config::defaults(args.global.store.as_deref(), voice)?,
+            _ => Defaults::default(),
         };
-        locks.close().await;
+        // A command that only looks does not make a store.
+        let locks = match &args.command {
+            Command::Ls(_) | Command::Inspect(_) => existing(&args.global, voice).await?,
+            _ => Some(connect(&args.global, voice, Options::default())?.await?),
+        };
+        let (global, output) = (&args.global, args.global.output);
+        let done = match (&args.command, &locks) {
+            (Command::Ls(args), locks) => look::ls(locks.clone(), args, global, voice).await,
+            (Command::Inspect(args), locks) => look::inspect(locks.as_ref(), args, output).await,
+            (Command::Evict(args), Some(locks)) => evict::evict(locks, args, output).await,
+            (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args, output).await,
+            (Command::Lock(args), Some(locks)) => detached::lock(locks, args, defaults, output, voice).await,
+            (Command::Latch(asked), Some(locks)) => latch::latch(locks, asked, output, voice).await,
+            (Command::Rate(asked), Some(locks)) => rate::rate(locks, asked, output, voice).await,
+            (Command::Extend(args), Some(locks)) => detached::extend(locks, args, output).await,
+            (Command::Unlock(args), Some(locks)) => detached::unlock(locks, args, output).await,
+            _ => Ok(0),
+        };
+        if let Some(locks) = locks {
+            // A store that does not answer delays no command: what is left ends with its TTL.
+            locks.close_within(CLOSE_MAX).await;
+        }
         done
     });
-    drop(runtime);
+    // A thread that resolves the host name of a node may be stuck: the command does not wait for it.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(100));
     match &args.command {
         Command::Rate(asked) => done.map(|_| rate::follow(asked)),
         _ => done,
@@ -112,7 +145,22 @@ fn connect(
     options: Options,
 ) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
     let (chosen, options) = chosen(global, voice, options)?;
-    Ok(async move { options.connect(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
+    let wait = global.store_wait;
+    Ok(async move {
+        let open = || options.clone().connect(&chosen.url);
+        store_wait::opened(wait, voice, open)
+            .await
+            .map_err(|(error, more)| failure(error, &chosen).and(&more))
+    })
+}
+
+/// Connects to the store if it exists. `None` for a store that nobody has used yet.
+async fn existing(global: &Global, voice: Voice) -> Result<Option<Locks>, Failure> {
+    let (chosen, options) = chosen(global, voice, Options::default())?;
+    let open = || options.clone().connect_existing(&chosen.url);
+    store_wait::opened(global.store_wait, voice, open)
+        .await
+        .map_err(|(error, more)| failure(error, &chosen).and(&more))
 }
 
 /// The same for looking at it.
@@ -121,7 +169,13 @@ fn examine(
     voice: Voice,
 ) -> Result<impl Future<Output = Result<Report, Failure>> + Send + 'static, Failure> {
     let (chosen, options) = chosen(global, voice, Options::default())?;
-    Ok(async move { options.examine(&chosen.url).await.map_err(|error| failure(error, &chosen)) })
+    let wait = global.store_wait;
+    Ok(async move {
+        let open = || options.clone().examine(&chosen.url);
+        store_wait::opened(wait, voice, open)
+            .await
+            .map_err(|(error, more)| failure(error, &chosen).and(&more))
+    })
 }
 
 /// Which store, and the password for it.
@@ -145,6 +199,12 @@ fn chosen(global: &Global, voice: Voice, mut options: Options) -> Result<(Chosen
                 path.display()
             )));
         }
+        // What was typed is meant for this directory. A setting is for many commands, each with its own working directory.
+        match options.warning(&chosen.url) {
+            Some(warning) if chosen.by == "--store" => voice.warn(warning),
+            Some(warning) => return Err(Failure::configuration(format!("{}: {warning}", chosen.by))),
+            None => {}
+        }
         return Ok((chosen, options));
     }
     if chosen.by == "--store" && password::is_in(&chosen.url) {
@@ -153,7 +213,13 @@ fn chosen(global: &Global, voice: Voice, mut options: Options) -> Result<(Chosen
             password::PASSWORD
         ));
     }
-    if let Some(password) = password::password(global.password_file.as_deref(), voice)? {
+    let asked = password::password(global.password_file.as_deref(), voice)?;
+    let password = match &chosen.password_file {
+        Some(path) if asked.is_none() => password::password(Some(path), voice)
+            .map_err(|failure| Failure::configuration(format!("{}: {}", chosen.by, failure.message)))?,
+        _ => asked,
+    };
+    if let Some(password) = password {
         options = options.password(password);
     }
     if let Some(warning) = options.warning(&chosen.url) {
@@ -173,8 +239,22 @@ fn failure(error: Error, chosen: &Chosen) -> Failure {
         Error::Refused { .. } if chosen.by == "default" && !config::has_home() => {
             Failure::configuration(error.to_string())
         }
+        error if password_was_removed(&error) => {
+            let mut failure = Failure::from(error);
+            failure.message += &format!(
+                "; a command that `leasehold` runs does not inherit passwords: give this one the password with --password-file, \
+                 or name the file in {} for both",
+                password::PASSWORD_FILE
+            );
+            failure
+        }
         error => error.into(),
     }
+}
+
+/// Whether the store asks for a password inside a command that another `leasehold` runs.
+fn password_was_removed(error: &Error) -> bool {
+    std::env::var_os("LEASEHOLD_NAME").is_some() && error.to_string().contains("it wants a password")
 }
 
 /// A name from the command line.

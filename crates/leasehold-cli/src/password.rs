@@ -1,24 +1,30 @@
 //! Where the password for a store comes from, if not from its URL: never from the command line, which everybody can read.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use leasehold::Password;
 
 use crate::exit::Failure;
+use crate::input::{self, Pipes};
 use crate::voice::Voice;
 
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 
-/// More than this is no password.
-const BYTES_MAX: u64 = 64 * 1024;
+/// Names the file that has the password. The path is no secret, so commands inherit it.
+pub(crate) const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 
-/// From the file that was named; else from the environment, where an empty one is none.
+/// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from LEASEHOLD_PASSWORD. An empty variable
+/// counts as not set.
 pub(crate) fn password(file: Option<&Path>, voice: Voice) -> Result<Option<Password>, Failure> {
     if let Some(path) = file {
         return from_file(path, voice).map(Some);
+    }
+    if let Some(path) = std::env::var_os(PASSWORD_FILE).filter(|path| !path.is_empty()) {
+        return from_file(Path::new(&path), voice)
+            .map(Some)
+            .map_err(|failure| Failure::configuration(format!("{PASSWORD_FILE}: {}", failure.message)));
     }
     match std::env::var(PASSWORD) {
         Ok(password) if !password.is_empty() => Ok(Some(password.into())),
@@ -32,19 +38,20 @@ pub(crate) fn password(file: Option<&Path>, voice: Voice) -> Result<Option<Passw
 /// Its first line.
 fn from_file(path: &Path, voice: Voice) -> Result<Password, Failure> {
     let shown = path.display();
-    let mut text = String::new();
-    let read = || -> std::io::Result<u32> {
-        let file = File::open(path)?;
-        let mode = file.metadata()?.mode();
-        file.take(BYTES_MAX).read_to_string(&mut text)?;
-        Ok(mode & 0o777)
+    let read = || -> std::io::Result<(String, Metadata)> {
+        let (file, about) = input::open(path, Pipes::Read)?;
+        Ok((input::read(file)?, about))
     };
-    let mode = { read }().map_err(|error| {
+    let (text, about) = read().map_err(|error| {
         Failure::usage(format!(
             "the password could not be read from `{shown}`: {error}; name a file that has it in its first line"
         ))
     })?;
-    if mode & 0o077 != 0 {
+    let (mode, owner) = (about.mode() & 0o777, about.uid());
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        voice.warn(format_args!("`{shown}` belongs to user {owner}, who can read and change the password"));
+    }
+    if mode & 0o077 != 0 && about.is_file() {
         voice.warn(format_args!("`{shown}` is open to other users (mode {mode:o}); `chmod 600` it"));
     }
     match text.lines().next() {
@@ -57,14 +64,67 @@ fn from_file(path: &Path, voice: Voice) -> Result<Password, Failure> {
 pub(crate) fn is_in(url: &str) -> bool {
     let has_one = |place: &str| place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
     let (scheme, places) = url.split_once(':').unwrap_or_default();
-    let is_there = match scheme.to_ascii_lowercase().as_str() {
+    let is_there = match is_quorum(scheme) {
         // Several servers, each with a user of its own.
-        "redlock" | "redlocks" => {
+        true => {
             places.split(',').any(|place| has_one(place.split_once("//").map_or(place, |(_, place)| place)))
         }
-        _ => places.strip_prefix("//").is_some_and(has_one),
+        false => places.strip_prefix("//").is_some_and(has_one),
     };
     is_there || url.contains("pass=")
+}
+
+/// Whether URLs of this scheme list several servers, separated by commas.
+fn is_quorum(scheme: &str) -> bool {
+    ["redlock", "redlocks"].iter().any(|quorum| scheme.eq_ignore_ascii_case(quorum))
+}
+
+/// The URL without its password, for the environment of a command: same scheme, user, host and parameters, so that a
+/// `leasehold` in that command uses the same store. `None` where it is not certain which part is the password.
+pub(crate) fn removed_from(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once(':')?;
+    if scheme.eq_ignore_ascii_case("file") {
+        return Some(url.to_owned());
+    }
+    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+    // Elsewhere a comma can be part of the password.
+    let nodes: Vec<&str> = if is_quorum(scheme) { place.split(',').collect() } else { vec![place] };
+    let nodes: Option<Vec<String>> = nodes.into_iter().map(without_userinfo_password).collect();
+    let place = nodes?.join(",");
+    let Some(query) = query else { return Some(format!("{scheme}:{place}")) };
+    // A `?` inside a password ends the address early: the rest of the password and the host follow it.
+    let is_certain = |pair: &&str| !pair.split('=').next().unwrap_or("").contains(['%', '@', '+']);
+    if !query.split('&').all(|pair| is_certain(&pair)) || (query.contains('@') && !rest_has_user(rest)) {
+        return None;
+    }
+    let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("pass=")).collect();
+    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    Some(format!("{scheme}:{place}{query}"))
+}
+
+/// Whether the address before the parameters names a user.
+fn rest_has_user(rest: &str) -> bool {
+    rest.split('?').next().is_some_and(|place| place.contains('@'))
+}
+
+/// One node: `USER:PASSWORD@HOST…`, perhaps after `//` or `SCHEME://`.
+fn without_userinfo_password(node: &str) -> Option<String> {
+    let (before, authority) = match node.find("//") {
+        Some(at) => node.split_at(at + 2),
+        None => ("", node),
+    };
+    let end = authority.find('/').unwrap_or(authority.len());
+    let (authority, path) = authority.split_at(end);
+    if path.contains('@') || node.contains('#') {
+        return None;
+    }
+    let Some((user, host)) = authority.rsplit_once('@') else {
+        // `USER:PASS`, the start of a password with a comma in it, has no port number after its colon.
+        let port = authority.rsplit(']').next().and_then(|host| host.rsplit_once(':')).map(|(_, port)| port);
+        return port.is_none_or(|port| port.parse::<u16>().is_ok()).then(|| node.to_owned());
+    };
+    let user = user.split(':').next().filter(|user| !user.is_empty());
+    Some(format!("{before}{}{host}{path}", user.map_or_else(String::new, |user| format!("{user}@"))))
 }
 
 #[cfg(test)]
@@ -94,6 +154,41 @@ mod tests {
             "",
         ] {
             assert!(!is_in(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_password_is_removed_and_the_rest_of_the_url_is_kept() {
+        for (url, kept) in [
+            ("file:/a?b@c", "file:/a?b@c"),
+            ("redis://h:6379/", "redis://h:6379/"),
+            ("redis://:x@h/", "redis://h/"),
+            ("redis://:a,b@h/", "redis://h/"),
+            ("redis://u:a,b,@h:1/2?prefix=a,b", "redis://u@h:1/2?prefix=a,b"),
+            ("redis://[::1]:6379/", "redis://[::1]:6379/"),
+            ("redlock:[::1]:1,[::1],redis+unix:///s", "redlock:[::1]:1,[::1],redis+unix:///s"),
+            ("redis://user:x@h:1/2?prefix=a:", "redis://user@h:1/2?prefix=a:"),
+            ("redis://user:x@h/?prefix=a@b", "redis://user@h/?prefix=a@b"),
+            ("rediss://u:x@y@h/?ca=/f", "rediss://u@h/?ca=/f"),
+            ("redis+unix:///s?pass=x&user=u", "redis+unix:///s?user=u"),
+            ("redis+unix:///s?pass=x", "redis+unix:///s"),
+            ("redlock:u:x@a,b,c?skew=9", "redlock:u@a,b,c?skew=9"),
+            ("redlock://a,b,:x@c", "redlock://a,b,c"),
+            ("redlocks:a,redis://u:x@b:1/3,c", "redlocks:a,redis://u@b:1/3,c"),
+        ] {
+            assert_eq!(removed_from(url).as_deref(), Some(kept), "{url}");
+        }
+        for url in [
+            "secret",
+            "redis://u:a/b@h/",
+            "redis://u:a?b@h/",
+            "redis://u:a#b@h/",
+            "redis+unix:///s?p%61ss=x",
+            "redlock:a,b,u:x/y@c",
+            "redlock:a,b,u:x,y@c",
+            "Redlocks://a,b,:x,y@c",
+        ] {
+            assert_eq!(removed_from(url), None, "{url}");
         }
     }
 }

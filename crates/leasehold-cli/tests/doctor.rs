@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
+
 use common::{Home, said};
 use leasehold_lab::{Kind, Setup};
 use serde_json::Value;
@@ -10,6 +12,7 @@ use serde_json::Value;
 #[test]
 fn a_good_store_is_said_to_be_one_in_columns_without_colours() {
     let home = Home::in_memory();
+    assert_eq!(home.run("run x -- true").0, 0);
     let (code, told, error) = home.run("doctor");
     assert_eq!((code, error.as_str()), (0, ""), "{told}");
     assert!(told.lines().all(|line| line.starts_with("good     ")), "{told}");
@@ -58,4 +61,25 @@ fn machines_get_the_same_as_json() {
     assert_eq!(memory["verdict"], "bad");
     assert_eq!(memory["advice"], "`maxmemory-policy noeviction`");
     assert!(memory["what"].as_str().unwrap().contains("may be thrown away"), "{memory}");
+}
+
+#[test]
+fn a_store_that_does_not_exist_yet_is_not_made_and_the_doctor_says_whether_it_can_be() {
+    let home = Home::in_memory();
+    let (code, told, _) = home.run("doctor");
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("/leasehold does not exist yet; the first lock makes it"), "{told}");
+    assert_eq!(home.run("ls"), (0, String::new(), String::new()));
+    assert_eq!(home.run("inspect x"), (0, "x is free\n".to_owned(), String::new()));
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
+    // Somebody who may not write here.
+    let store = format!("file:{}", home.path().join("a/b").display());
+    let (code, told, _) = said(home.leasehold_as(4_711, &[]).args(["doctor", "--store", &store]));
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("/a/b does not exist yet, and cannot be made in /"), "{told}");
+    // A directory without a store in it stays so.
+    std::fs::create_dir_all(home.store()).unwrap();
+    std::fs::set_permissions(home.store(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!((home.run("ls").0, home.run("doctor").0), (0, 0));
+    assert_eq!(std::fs::read_dir(home.store()).unwrap().count(), 0, "nothing was made");
 }

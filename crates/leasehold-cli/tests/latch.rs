@@ -30,7 +30,7 @@ fn workers_count_and_whoever_waits_goes_on_when_the_last_has() {
             home.run("latch show ready 3"),
             (0, "ready is closed: 3 of 3 missing\n".into(), String::new())
         );
-        let mut waiting = [(); 3].map(|()| home.start(["latch", "wait", "ready", "3"]));
+        let mut waiting = [(); 3].map(|()| home.start(["-q", "latch", "wait", "ready", "3"]));
         assert_eq!(home.run("latch down ready 3").1, "ready is closed: 2 of 3 missing\n");
         // A worker that is started again, and one that says it twice, count once.
         for _ in 0..2 {
@@ -62,7 +62,7 @@ fn the_death_of_waiters_and_counters_costs_nobody_anything() {
     each_store(|home| {
         const COUNT: u32 = 12;
         let count = COUNT.to_string();
-        let mut survivor = home.start(["latch", "wait", "x", &count]);
+        let mut survivor = home.start(["-q", "latch", "wait", "x", &count]);
         let doomed = [(); 4].map(|()| home.start(["latch", "wait", "x", &count]));
         for (number, mut waiter) in doomed.into_iter().enumerate() {
             // Some are hit in the middle of connecting, some while they wait.
@@ -85,4 +85,13 @@ fn the_death_of_waiters_and_counters_costs_nobody_anything() {
         }
         assert_eq!(survivor.end(), (0, String::new(), String::new()));
     });
+}
+
+#[test]
+fn waiting_for_a_latch_without_a_terminal_is_a_line() {
+    let home = Home::new();
+    let (code, _, told) = home.run("latch wait ready 2 -w 600ms");
+    assert_eq!(code, 75, "{told}");
+    assert!(told.starts_with("leasehold: waiting for ready: 2 of 2 missing\n"), "{told}");
+    assert!(!home.run("latch wait ready 2 -w 600ms --quiet").2.contains("waiting for"));
 }

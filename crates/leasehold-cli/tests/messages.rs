@@ -51,9 +51,10 @@ fn words(line: &str) -> Vec<String> {
 /// What differs from run to run is left out: where it is, processes, fences, and how long something took or lasts.
 fn general(home: &Home, text: &str) -> String {
     const BEFORE_A_PID: [&str; 4] = ["pid ", "HOST:", "runs: ", "process "];
-    const BEFORE_A_TIME: [&str; 4] = ["ends in ", " after ", "another ", "waited "];
+    const BEFORE_A_TIME: [&str; 5] = ["ends in ", " after ", "another ", "waited ", "(for "];
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let text = text.replace(&home.path().display().to_string(), "HOME").replace(host.trim(), "HOST");
+    let text = without_times(&text);
     let mut out = String::new();
     let mut rest = text.as_str();
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
@@ -68,6 +69,10 @@ fn general(home: &Home, text: &str) -> String {
             Some(unit) if follows(&BEFORE_A_TIME) || rest[unit.len()..].starts_with("  ") => {
                 out += "TIME";
                 rest = &rest[unit.len()..];
+                if rest.starts_with("  ") {
+                    out += "  ";
+                    rest = rest.trim_start_matches(' ');
+                }
             }
             _ if follows(&BEFORE_A_PID) => out += "PID",
             _ if number.len() > 12 => out += "FENCE",
@@ -75,6 +80,17 @@ fn general(home: &Home, text: &str) -> String {
         }
     }
     out + rest
+}
+
+/// `2026-11-18T07:05:09Z` is `POINT`.
+fn without_times(text: &str) -> String {
+    const SHAPE: &str = "0000-00-00T00:00:00Z";
+    let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    let mut out = text.to_owned();
+    for (at, _) in shape.match_indices(SHAPE).collect::<Vec<_>>().into_iter().rev() {
+        out.replace_range(at..at + SHAPE.len(), "POINT");
+    }
+    out
 }
 
 fn ready(home: &Home, args: &[&str]) -> Running {
@@ -130,6 +146,7 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
         "run --ttl 5ms --on-lost continue x -- true",
         "run --max-runtime 0 x -- true",
         "run --owner '' x -- true",
+        "run --on-lost-exec nothing x -- true",
         "run --password-file p x -- true",
         "lock x",
         "unlock x",
@@ -154,6 +171,11 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
         "rate x --per 1m --max 3 -n -w 1",
         "rate x --per 1m --max 3 -- no_such_program",
         "ls --output yaml",
+        "--output json lock x",
+        "ls --store redis://127.0.0.1:1/?prefx=team:",
+        "ls --store file:/x?shared=some",
+        "ls --store file:?shared=all",
+        "ls --store file:~alice/x",
         "--color sometimes ls",
         "man nowhere/at/all",
         "__exec",
@@ -201,6 +223,18 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     ] {
         page.run(&home, &format!("run --store {url} x -- true"));
     }
+    let absolute = |name: &str| format!("file:{}", home.path().join(name).display());
+    std::fs::create_dir(home.path().join("sticky")).unwrap();
+    std::fs::set_permissions(home.path().join("sticky"), std::fs::Permissions::from_mode(0o1777)).unwrap();
+    for (name, shared) in
+        [("none", "?shared=group"), ("none", "?shared=all"), ("sticky", "?shared=all"), ("sticky", "")]
+    {
+        let line = format!("run --store {}{shared} x -- true", absolute(name));
+        let ran = said(home.leasehold().args(words(&line)));
+        page.note(&home, &general(&home, &line), ran);
+    }
+    elsewhere(&mut page, "LEASEHOLD_STORE", "file:here");
+    elsewhere(&mut page, "LEASEHOLD_STORE", "withheld:");
     page.run(&home, "--output json run --store nowhere x -- true");
     page.run(&home, "doctor --store file:open_to_all");
     page.run(&home, "doctor --store redis://127.0.0.1:1/");
@@ -235,6 +269,8 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
         "run -n x -- true",
         "run -w 100ms x -- true",
         "run --skip x -- true",
+        "--output json run --skip x -- true",
+        "ls --limit 1",
         "lock -n x --ttl 5",
         "--output json run -n x -- true",
     ] {
@@ -275,7 +311,7 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
 
     page.chapter("runs that end badly");
     page.run(&home, "run --max-runtime 100ms x -- sleep 1000");
-    // The store forgets it, and `run` finds that at its next renewal, or at the end.
+    // The store forgets it, and tells `run`.
     let mut loses = |title: &str, args: &[&str]| {
         let running = ready(&home, &[&["run"], args].concat());
         assert_eq!(home.run("evict x --yes").0, 0);
@@ -293,11 +329,14 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
         "--ttl 1s --on-lost continue x -- COMMAND",
         &[&["--ttl", "1s", "--on-lost", "continue"], &naps[..]].concat(),
     );
-    loses("--ttl 1h x -- COMMAND", &[&["--ttl", "1h"], &naps[..]].concat());
-    loses(
-        "--ttl 2s --on-lost-exec nothing x -- COMMAND",
-        &[&["--ttl", "2s", "--on-lost-exec", "nothing"], &sleeps[..]].concat(),
-    );
+    // The store forgets it and tells nobody, and `run` finds that at its end.
+    let loses = ready(&home, &[&["run", "--ttl", "1h"], &naps[..]].concat());
+    let db = rusqlite::Connection::open(home.store().join("locks.db")).unwrap();
+    db.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+    assert_eq!(db.execute("DELETE FROM holding", []).unwrap(), 1);
+    drop(db);
+    page.0 += "\n# deleted meanwhile\n";
+    page.note(&home, "run --ttl 1h x -- COMMAND", loses.end());
     let hangs = ready(&home, &[&["run", "--ttl", "3s", "-k", "0"], &sleeps[..]].concat());
     let gate = File::options().write(true).open(home.store().join("gate")).unwrap();
     gate.lock().unwrap();

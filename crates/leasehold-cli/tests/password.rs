@@ -167,3 +167,72 @@ fn a_password_that_others_can_read_on_its_way_is_warned_about_once() {
     assert_eq!(code, 0, "{told}");
     assert!(told.contains("every user of this machine can read") && !told.contains(CANARY), "{told}");
 }
+
+#[test]
+fn a_nested_leasehold_uses_the_same_store_or_fails_and_never_another() {
+    let (server, home) = (guarded(), home());
+    let binary = assert_cmd::cargo::cargo_bin("leasehold");
+    let nested = format!("{} run inner -- {} ls --output json", binary.display(), binary.display());
+    let run = |store: &str, variables: &[(&str, String)]| {
+        let mut command = home.leasehold();
+        command.args(["run", "outer", "-c", &nested]).env("LEASEHOLD_STORE", store);
+        said(command.envs(variables.iter().map(|(key, value)| (*key, value))))
+    };
+    for (store, variables) in [
+        (format!("redis://:{CANARY}@{}/", server.addr()), vec![]),
+        (format!("redis://alice:{CANARY}@{}/", server.addr()), vec![]),
+        (server.url(), vec![("LEASEHOLD_PASSWORD", CANARY.to_owned())]),
+    ] {
+        let (code, out, told) = run(&store, &variables);
+        assert_eq!((code, out.as_str()), (69, ""), "{told}");
+        assert!(told.contains("LEASEHOLD_PASSWORD_FILE") && told.contains("does not inherit"), "{told}");
+        assert!(!told.contains(CANARY), "{told}");
+    }
+    // The same for a store that a configuration file names.
+    home.write("leasehold.toml", &format!("store = \"{}\"", server.url()));
+    let mut command = home.leasehold();
+    command.args(["run", "outer", "-c", &nested]).env("LEASEHOLD_PASSWORD", CANARY);
+    let (code, _, told) = said(&mut command);
+    assert!(code == 69 && told.contains("does not inherit") && !told.contains(CANARY), "{told}");
+    std::fs::remove_file(home.path().join("leasehold.toml")).unwrap();
+    let password_file = home.path().join("password").display().to_string();
+    // The address is inherited. The password is not, but the name of the file that has it is.
+    for user in ["", "alice@"] {
+        let bare = format!("redis://{user}{}/?prefix=team:", server.addr());
+        let (code, out, told) = run(&bare, &[("LEASEHOLD_PASSWORD_FILE", password_file.clone())]);
+        assert_eq!(code, 0, "{told}");
+        assert!(out.contains("\"outer\"") && out.contains("\"inner\""), "one store for all: {out}");
+    }
+    // A URL whose password has no certain end is not handed on at all, which is an error inside.
+    let url = format!("file:{}", home.path().join("used").display());
+    let odd = format!("redis://u:{CANARY}/x@h/");
+    let (code, out, told) = said(
+        home.leasehold().args(["run", "--store", &url, "x", "-c", &nested]).env("LEASEHOLD_STORE", &odd),
+    );
+    assert_eq!((code, out.as_str()), (78, ""), "{told}");
+    assert!(told.contains("LEASEHOLD_STORE was withheld") && !told.contains(CANARY), "{told}");
+    assert!(!home.store().exists(), "nothing used the default store");
+}
+
+#[test]
+fn a_password_file_may_be_a_pipe_but_never_stops_or_floods_the_command() {
+    let (server, home) = (guarded(), home());
+    let run = |file: &str| {
+        said(home.leasehold().args(["ls", "--password-file", file]).env("LEASEHOLD_STORE", server.url()))
+    };
+    let made = std::process::Command::new("mkfifo").arg(home.path().join("fifo")).status().unwrap();
+    assert!(made.success());
+    let (code, _, told) = run("fifo");
+    assert!(code == 64 && told.contains("`fifo` has no password in its first line"), "{told}");
+    let (code, _, told) = run("/dev/zero");
+    assert!(code == 64 && told.contains("it is not a regular file"), "{told}");
+    std::os::unix::fs::chown(home.path().join("password"), Some(4_711), None).unwrap();
+    let (code, _, told) = run("password");
+    assert!(code == 0 && told.contains("`password` belongs to user 4711, who can"), "{told}");
+    // As the shell makes it of `<(pass show redis)`.
+    let mut command = Command::new("bash");
+    command.args(["-c", "exec \"$L\" ls --password-file <(sleep 0.1; cat password)"]);
+    command.env("L", assert_cmd::cargo::cargo_bin("leasehold")).env("LEASEHOLD_STORE", server.url());
+    let (code, _, told) = said(command.env("HOME", home.path()).current_dir(home.path()));
+    assert_eq!((code, told.as_str()), (0, ""));
+}

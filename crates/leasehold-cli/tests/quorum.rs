@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Home, said};
 use leasehold_lab::{Kind, Server};
 
@@ -26,7 +28,17 @@ fn every_command_works_on_a_quorum() {
     assert!(held.contains(", on 3 of 3 nodes\n"), "{held}");
     let (_, listed, _) = home.call(["ls", "--store", store, "--output", "json"]);
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
-    assert_eq!(listed[0]["holders"][0]["nodes"]["held"], 3, "{listed}");
+    assert_eq!(listed["names"][0]["holders"][0]["nodes"]["held"], 3, "{listed}");
+    assert!(listed["names"][0]["holders"][0]["since"].is_string(), "{listed}");
+    // It keeps no values, so there is no record of a run; the run is as anywhere else.
+    assert_eq!(
+        home.call(["run", "--store", store, "--once-per", "20s", "hourly", "--", "sh", "-c", "exit 4"]).0,
+        4
+    );
+    let (_, hourly, _) = home.call(["inspect", "--store", store, "hourly", "--output", "json"]);
+    let hourly: serde_json::Value = serde_json::from_str(&hourly).unwrap();
+    assert!(hourly["once"].is_null() && hourly["holders"][0].is_object(), "{hourly}");
+    assert_eq!(home.call(["evict", "--store", store, "--yes", "hourly"]).0, 0);
     assert_eq!(
         home.call(["run", "--skip", "--store", store, "deploy", "--", "false"]).0,
         0,
@@ -70,4 +82,53 @@ fn on_new_nodes_it_says_how_long_to_wait_and_what_else_can_be_done() {
     let (code, _, error) = home.call(["lock", "--store", &url(&nodes, ""), "x", "--ttl", "10m"]);
     assert_eq!(code, 64, "{error}");
     assert!(error.contains("`max_ttl`"), "{error}");
+}
+
+#[test]
+fn a_stalled_node_delays_no_command() {
+    let home = Home::new();
+    let nodes: Vec<Server> = (0..3).map(|_| Server::start(Kind::Redis).unwrap()).collect();
+    let places: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+    // A command that waits for the stalled node takes 20 s.
+    let store = format!("redlock:{}?quarantine=off&timeout=20000", places.join(","));
+    nodes[1].pause().unwrap();
+    let quickly = |args: &[&str], expected: i32| {
+        let start = Instant::now();
+        let (code, told, error) = said(home.leasehold().args(args).env("LEASEHOLD_STORE", &store));
+        let elapsed = start.elapsed();
+        assert_eq!(code, expected, "{args:?}: {told}{error}");
+        assert!(elapsed < Duration::from_secs(8), "{args:?} waited for the stalled node: {elapsed:?}");
+        println!("{elapsed:>10.1?}  {}", args[0]);
+        told
+    };
+    quickly(&["run", "nightly", "--", "true"], 0);
+    let token = quickly(&["lock", "deploy", "--ttl", "50s"], 0);
+    let held = quickly(&["inspect", "deploy"], 75);
+    assert!(held.contains(", on 2 of 3 nodes"), "{held}");
+    assert!(quickly(&["ls"], 0).contains("deploy"));
+    quickly(&["run", "-n", "deploy", "--", "true"], 75);
+    home.write("token", &token);
+    quickly(&["unlock", "deploy", "--token-file", "token"], 0);
+    quickly(&["evict", "--yes", "deploy"], 0);
+}
+
+#[test]
+fn a_period_that_the_quorum_cannot_keep_is_refused_before_the_command_starts() {
+    let home = Home::new();
+    let nodes: Vec<Server> = (0..3).map(|_| Server::start(Kind::Redis).unwrap()).collect();
+    let store = url(&nodes, "&quarantine=off");
+    for (option, value, shown) in [("--once-per", "23h", "23 h"), ("--at-least", "2m", "2 min")] {
+        let (code, out, told) =
+            home.call(["run", "--store", &store, option, value, "x", "--", "echo", "ran"]);
+        assert_eq!((code, out.as_str()), (64, ""), "{told}");
+        let refused =
+            format!("{option} {shown} is too long: this redlock store keeps a lock for at most 60 s; ");
+        assert!(told.contains(&refused) && told.contains("`?max_ttl=`"), "{told}");
+    }
+    assert_eq!(home.call(["inspect", "--store", &store, "x"]).0, 0, "nothing was acquired");
+    let once = ["run", "--store", &store, "--once-per", "50s", "x", "--", "echo", "ran"];
+    assert_eq!(home.call(once).1, "ran\n");
+    let (code, out, told) = home.call(once);
+    assert_eq!((code, out.as_str()), (0, ""), "{told}");
+    assert!(told.contains("was run by"), "{told}");
 }

@@ -428,7 +428,7 @@ fn eight_processes_count_without_losing_one() {
         for _ in 0..PROCESSES {
             scope.spawn(|| {
                 for _ in 0..rounds {
-                    let (code, _, told) = home.call(["run", "counter", "--", &add]);
+                    let (code, _, told) = home.call(["run", "-q", "counter", "--", &add]);
                     assert_eq!((code, told.as_str()), (0, ""));
                 }
             });

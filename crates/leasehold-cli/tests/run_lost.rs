@@ -192,7 +192,10 @@ fn a_loss_that_shows_at_the_end_is_one_too() {
     let home = Home::in_memory();
     let mut running = home.start(["run", "--ttl", "300s", "x", "--", "sh", "-c", "echo ready; cat"]);
     assert_eq!(running.line(), "ready");
-    assert_eq!(home.call(["evict", "x", "--yes"]).0, 0);
+    // An eviction would be told to it at once.
+    let db = rusqlite::Connection::open(home.store().join("locks.db")).unwrap();
+    db.busy_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(db.execute("DELETE FROM holding", []).unwrap(), 1);
     // Long before the next renewal.
     let (code, _, told) = running.end();
     assert_eq!(code, 79);
@@ -203,12 +206,13 @@ fn a_loss_that_shows_at_the_end_is_one_too() {
 #[test]
 fn a_hook_that_cannot_be_run_is_told_of() {
     let home = Home::in_memory();
+    let hook = home.script("hook", "true");
     let mut running = home.start([
         "run",
         "--ttl",
         "2s",
         "--on-lost-exec",
-        "no_such_hook",
+        "./hook",
         "x",
         "--",
         "sh",
@@ -216,13 +220,12 @@ fn a_hook_that_cannot_be_run_is_told_of() {
         "echo ready; sleep 1000",
     ]);
     assert_eq!(running.line(), "ready");
+    // It was there at the start.
+    std::fs::remove_file(hook).unwrap();
     assert_eq!(home.call(["evict", "x", "--yes"]).0, 0);
     let (code, _, told) = running.end();
     assert_eq!(code, 79);
-    assert!(
-        told.contains("cannot run `no_such_hook`, the program of --on-lost-exec: No such file"),
-        "{told}"
-    );
+    assert!(told.contains("cannot run `./hook`, the program of --on-lost-exec: No such file"), "{told}");
 }
 
 #[test]

@@ -202,7 +202,8 @@ fn a_line_says_who_has_it_while_it_waits_and_is_gone_then() {
     assert_eq!(holder.line(), "ready");
     let mut terminal = Terminal::open(&home);
     terminal.enter("leasehold run x -- echo mine");
-    terminal.see("waiting for x: held by somebody for another 2");
+    terminal.see("waiting for x: held by somebody for ");
+    terminal.see(" for another 2");
     terminal.see("s unless renewed (");
     terminal.see(" so far)");
     // Ctrl-C leaves the line.
@@ -219,10 +220,11 @@ fn a_line_says_who_has_it_while_it_waits_and_is_gone_then() {
     terminal.see_prompt();
     // Nothing where nobody wants to hear it, and nothing where it is had at once.
     assert!(!terminal.ask("leasehold run x -- echo mine").contains("waiting"));
-    // On a pipe: nothing.
+    // On a pipe: one line that stays.
     let mut holder = home.start(["run", "x", "--", "sh", "-c", "echo ready; cat"]);
     assert_eq!(holder.line(), "ready");
-    assert!(!terminal.ask("leasehold run -w 2 x -- true 2>&1 | cat").contains("waiting"));
+    let piped = terminal.ask("leasehold run -w 2 x -- true 2>&1 | cat");
+    assert_eq!(piped.matches("leasehold: waiting for x: held by ").count(), 1, "{piped}");
     assert!(!terminal.ask("leasehold -q run -w 2 x -- true").contains("waiting"));
     // Who waits can be stopped, too.
     terminal.enter("leasehold run x -- echo mine");
@@ -380,4 +382,31 @@ fn without_a_shell_to_continue_it_ctrl_z_means_nothing() {
 fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+/// A shell without job control starts background processes that ignore INT and QUIT.
+#[test]
+fn ctrl_c_and_ctrl_backslash_end_what_an_ended_command_left_behind() {
+    let home = Home::in_memory();
+    let mut terminal = Terminal::open(&home);
+    for (keys, code) in [(CTRL_C, 130), (CTRL_BACKSLASH, 131)] {
+        terminal.enter("leasehold run -k 60s --ttl 10m x -- sh -c 'sleep 1000 & echo started $!.'");
+        let pid = started(&mut terminal);
+        terminal.see("`x` is held until that ends too");
+        terminal.press(keys);
+        terminal.see("Ending what");
+        terminal.see_prompt();
+        assert_eq!(terminal.code(), code);
+        assert!(!lives(pid));
+    }
+    // One that does not want to end is killed when the keys are pressed again, long before its grace is over.
+    terminal.enter("leasehold run -k 60s --ttl 10m x -- sh -c '(trap \"\" TERM; echo started $$.; while :; do sleep 1; done) &'");
+    started(&mut terminal);
+    terminal.see("`x` is held until that ends too");
+    terminal.press(CTRL_C);
+    terminal.see("Ending what");
+    terminal.press(CTRL_C);
+    terminal.see_prompt();
+    assert_eq!(terminal.code(), 130);
+    assert_eq!(home.run("run -n x -- true").0, 0, "the lock is free");
 }

@@ -2,29 +2,57 @@
 //! is what they have in common.
 
 use std::io::Read;
+use std::time::Duration;
 
-use leasehold::{Detached, Error, Fence, Locks, Token};
+use leasehold::{Clock, Detached, Error, Fence, Holder, Locks, Names, Owner, Token};
 use serde_json::{Value, json};
 
+use crate::ancestors::{Way, in_the_way, warning};
 use crate::args::{Extend, FromToken, Lock, Output, Unlock};
+use crate::config::Defaults;
 use crate::duration::short;
 use crate::exit::Failure;
+use crate::input::{self, Pipes};
+use crate::progress::{Progress, held_names};
+use crate::user::label_of_caller;
 use crate::voice::Voice;
 use crate::{name, print};
 
 const TOKEN: &str = "LEASEHOLD_TOKEN";
 
-pub(crate) async fn lock(locks: &Locks, args: &Lock, output: Output, voice: Voice) -> Result<u8, Failure> {
+pub(crate) async fn lock(
+    locks: &Locks,
+    args: &Lock,
+    defaults: Defaults,
+    output: Output,
+    voice: Voice,
+) -> Result<u8, Failure> {
+    if stdout_may_be_closed() {
+        return Err(Failure::usage(
+            "standard output is closed, or is /dev/null opened for reading and writing, so the token would be lost, and nobody \
+             could unlock or extend; keep what `lock` prints, as in TOKEN=$(leasehold lock …), or discard it with `> /dev/null` \
+             (in Python: stdout=open(os.devnull, \"w\"), not subprocess.DEVNULL)",
+        ));
+    }
     let name = name(&args.name)?;
-    let owner = args.owner.clone().unwrap_or_else(whoever_runs_this);
-    let mutex = locks.mutex(name.clone()).ttl(args.ttl).owner(owner);
+    let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
+    let owner = owner.unwrap_or_else(label_of_caller);
+    let mutex = locks.mutex(name.clone()).ttl(args.ttl).owner(owner.as_str());
     let waiting = &args.waiting;
-    let taken = match waiting.wait {
-        _ if waiting.nonblock => mutex.wait(std::time::Duration::ZERO).lock_detached().await,
-        Some(wait) => mutex.wait(wait).lock_detached().await,
-        None => mutex.lock_detached().await,
+    let taking = async {
+        match waiting.wait {
+            _ if waiting.nonblock => mutex.wait(Duration::ZERO).lock_detached().await,
+            Some(wait) => mutex.wait(wait).lock_detached().await,
+            None => mutex.lock_detached().await,
+        }
     };
-    let lease = match taken {
+    let names = Names::from(name.clone());
+    let does_not_wait = waiting.nonblock || waiting.wait.is_some_and(|wait| wait.is_zero());
+    if let (false, Some(name)) = (does_not_wait, in_the_way(&names, Way::Alone)) {
+        voice.warn(warning(&name));
+    }
+    let describe = |waited| held_names(locks, &names, &owner, waited);
+    let lease = match Progress::new(voice).during(&Clock::system()?, taking, describe).await {
         Err(error @ Error::Busy { .. }) => {
             return Err(Failure::busy(waiting.conflict_exit_code, &error));
         }
@@ -55,25 +83,42 @@ pub(crate) async fn lock(locks: &Locks, args: &Lock, output: Output, voice: Voic
     Ok(0)
 }
 
-/// `host:user`: the process that takes such a lock is gone before anybody asks who it was.
-fn whoever_runs_this() -> String {
-    let process = leasehold::Owner::this_process();
-    let host = process.as_str().rsplit_once(':').map_or("localhost", |(host, _)| host);
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
-    format!("{host}:{}", user.unwrap_or_else(|_| "detached".to_owned()))
+/// Whether standard output was perhaps closed when this process started. Rust's runtime then opens /dev/null there, for
+/// reading and writing. `> /dev/null` in a shell opens it for writing only; a parent that opens it for both, as Python does
+/// for `subprocess.DEVNULL`, cannot be told from a closed one.
+fn stdout_may_be_closed() -> bool {
+    const DEV_NULL: (u32, u32) = (1, 3);
+    let stdout = std::io::stdout();
+    let is_null = rustix::fs::fstat(&stdout).is_ok_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+            && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == DEV_NULL
+    });
+    is_null && rustix::fs::fcntl_getfl(&stdout).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::RDWR))
 }
 
 pub(crate) async fn extend(locks: &Locks, args: &Extend, output: Output) -> Result<u8, Failure> {
     let mut lease = found(locks, &args.name, &args.token)?;
     lease.extend(args.ttl).await?;
     if output == Output::Json {
-        let remaining_ms = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
+        let remaining_ms = u64::try_from(remaining(locks, &lease).await.as_millis()).unwrap_or(u64::MAX);
         print(&format!(
             "{}\n",
             json!({ "name": lease.names().first().as_str(), "remaining_ms": remaining_ms })
         ))?;
     }
     Ok(0)
+}
+
+/// How long the lock lasts after an extension, which may be longer than that asked for. Not every store says so with its
+/// answer, so all are asked once more.
+async fn remaining(locks: &Locks, lease: &Detached) -> Duration {
+    let status = locks.inspect(lease.names().first().clone()).await.ok().flatten();
+    let is_ours = |holder: &&Holder| {
+        let same_fence = lease.fence().is_none() || holder.fence == lease.fence();
+        same_fence && holder.owner == lease.token().owner() && !holder.is_endless()
+    };
+    let seen = status.and_then(|status| status.holders.iter().find(is_ours).map(|holder| holder.remaining));
+    seen.unwrap_or_default().max(lease.remaining())
 }
 
 pub(crate) async fn unlock(locks: &Locks, args: &Unlock, output: Output) -> Result<u8, Failure> {
@@ -106,7 +151,7 @@ fn token(from: &FromToken) -> Result<(Token, Option<Fence>), Failure> {
             })?;
             text
         }
-        Some(path) => std::fs::read_to_string(path).map_err(|error| {
+        Some(path) => input::open(path, Pipes::Read).and_then(|(file, _)| input::read(file)).map_err(|error| {
             Failure::usage(format!(
                 "the token could not be read from `{}`: {error}; name the file that has what `lock` printed",
                 path.display()

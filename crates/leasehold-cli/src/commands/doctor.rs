@@ -53,8 +53,10 @@ fn table(findings: &[Finding]) -> String {
     })
 }
 
+/// Without control characters and those that change the direction of text: all that `escape_debug` escapes but for quotes.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let is_plain = |c: char| matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1;
+    text.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()
 }
 
 fn style(verdict: Verdict) -> Style {

@@ -2,27 +2,126 @@
 
 use std::io::{IsTerminal, Write};
 
-use leasehold::{Adopted, Locks, Name};
-use serde_json::json;
+use leasehold::{Adopted, Departed, Departure, Fence, Holder, Locks, Name};
+use serde_json::{Value, json};
 
 use crate::args::{Adopt, Evict, Output};
 use crate::duration::short;
-use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::exit::{Failure, LOST, NOT_ACQUIRED};
 use crate::{name, print};
 
 pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result<u8, Failure> {
     let name = name(&args.name)?;
-    if !args.yes && !confirmed(locks, &name).await? {
+    let one = match &args.holder {
+        Some(wanted) => Some(holder(locks, &name, wanted).await?),
+        None => None,
+    };
+    if !args.yes && !confirmed(locks, &name, one.as_ref().map(|(holder, _)| holder)).await? {
         return Ok(NOT_ACQUIRED);
     }
-    let evicted = locks.evict(name.clone()).await?;
-    let holders: Vec<&str> = evicted.holders.iter().map(leasehold::Owner::as_str).collect();
+    // Before the eviction, so that no confirmation is missed.
+    let departures = args.wait_gone.then(|| locks.departures());
+    let evicted = match &one {
+        None => locks.evict(name.clone()).await?,
+        Some((holder, fence)) => {
+            let evicted = locks.evict_holder(name.clone(), *fence).await?;
+            if evicted.holders.is_empty() {
+                return Err(not_held(format!("`{name}` is no longer held by {}", holder.owner)));
+            }
+            evicted
+        }
+    };
+    if output == Output::Text {
+        print(&match evicted.holders.as_slice() {
+            [] => format!("{name} was not held\n"),
+            holders => format!("{name} was taken from {}\n", labels(holders)),
+        })?;
+    }
+    let departed = match departures {
+        Some(departures) => departures.of(name.clone(), &evicted).await?,
+        None => Vec::new(),
+    };
     match output {
-        Output::Json => print(&format!("{}\n", json!({ "name": name.as_str(), "evicted": holders })))?,
-        Output::Text if holders.is_empty() => print(&format!("{name} was not held\n"))?,
-        Output::Text => print(&format!("{name} was taken from {}\n", holders.join(", ")))?,
+        Output::Json => {
+            let holders: Vec<&str> = evicted.holders.iter().map(|holder| holder.owner.as_str()).collect();
+            let mut told = json!({ "name": name.as_str(), "evicted": holders });
+            if args.wait_gone {
+                told["gone"] = json!(departed.iter().map(as_json).collect::<Vec<_>>());
+            }
+            print(&format!("{told}\n"))?;
+        }
+        Output::Text => departed.iter().try_for_each(|departed| print(&format!("{}\n", text(departed))))?,
     }
     Ok(0)
+}
+
+fn text(departed: &Departed) -> String {
+    let owner = &departed.holder.owner;
+    match departed.how {
+        Departure::Confirmed => format!("{owner} confirmed that its work has ended"),
+        Departure::Expired => format!("{owner} has not confirmed its end; its lease has run out"),
+        _ => "the lock of another library has no expiry: its end cannot be known".to_owned(),
+    }
+}
+
+fn as_json(departed: &Departed) -> Value {
+    let how = match departed.how {
+        Departure::Confirmed => "confirmed",
+        Departure::Expired => "expired",
+        _ => "unknown",
+    };
+    let fence = departed.holder.fence.map(leasehold::Fence::get);
+    json!({ "owner": departed.holder.owner.as_str(), "fence": fence, "how": how })
+}
+
+async fn holders(locks: &Locks, name: &Name) -> Result<Vec<Holder>, Failure> {
+    let status = locks.inspect(name.clone()).await?;
+    Ok(status.map(|status| status.holders).unwrap_or_default())
+}
+
+/// The one holder with this fence, or else with this label. The fence names it in the store.
+async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fence), Failure> {
+    let holders = holders(locks, name).await?;
+    let has_fence = |holder: &&Holder| holder.fence.is_some_and(|fence| fence.to_string() == wanted);
+    let found: Vec<&Holder> = match holders.iter().find(has_fence) {
+        Some(holder) => vec![holder],
+        None => holders.iter().filter(|holder| holder.owner.as_str() == wanted).collect(),
+    };
+    match found.as_slice() {
+        [] if holders.is_empty() => Err(not_held(format!("`{name}` is not held"))),
+        [] => {
+            let held_by = with_fences(&holders);
+            Err(not_held(format!("`{name}` is not held by `{wanted}`, but by {held_by}")))
+        }
+        [one] => one.fence.map(|fence| ((*one).clone(), fence)).ok_or_else(|| {
+            Failure::usage(format!(
+                "`{name}` is held by {}: it has no fence; evict all holders, without --holder",
+                one.owner
+            ))
+        }),
+        several => Err(Failure::usage(format!(
+            "`{wanted}` is the label of {} holders of `{name}`; give the fence of one: {}",
+            several.len(),
+            with_fences(several.iter().copied())
+        ))),
+    }
+}
+
+/// Nothing was evicted, because the holder is none. It has the exit code that `unlock` has for a lock that is not held.
+fn not_held(message: String) -> Failure {
+    Failure { kind: "not_held", code: LOST, message }
+}
+
+fn with_fences<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> String {
+    let shown = holders.into_iter().map(|holder| match holder.fence {
+        Some(fence) => format!("{} (fence {fence})", holder.owner),
+        None => format!("{} (no fence)", holder.owner),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn labels(holders: &[Holder]) -> String {
+    holders.iter().map(|holder| holder.owner.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// What has an end already is as it should be, and so is what is free.
@@ -72,14 +171,15 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result
 }
 
 /// Whoever is evicted may be in the middle of something: a person has to say so, or a script that knows.
-async fn confirmed(locks: &Locks, name: &Name) -> Result<bool, Failure> {
+async fn confirmed(locks: &Locks, name: &Name, one: Option<&Holder>) -> Result<bool, Failure> {
     must_be_asked(&format!("to evict the holder of `{name}` without being asked, say --yes"))?;
-    let status = locks.inspect(name.clone()).await?;
-    let holders = status.map(|status| status.holders).unwrap_or_default();
-    let who: Vec<&str> = holders.iter().map(|holder| holder.owner.as_str()).collect();
-    is_yes(&match who.as_slice() {
+    let evicted = match one {
+        Some(holder) => vec![holder.clone()],
+        None => holders(locks, name).await?,
+    };
+    is_yes(&match evicted.as_slice() {
         [] => format!("Nobody holds `{name}`. Raise its fence all the same?"),
-        who => format!("Take `{name}` from {}? It may be in the middle of its work.", who.join(", ")),
+        holders => format!("Take `{name}` from {}? It may be in the middle of its work.", labels(holders)),
     })
 }
 

@@ -2,30 +2,40 @@
 //! whatever kills that, and becomes the command.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::{fmt, io};
 
+use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use crate::exit;
+use crate::args::LogFormat;
+use crate::voice::{self, Level, say};
+use crate::{config, exit};
 
 /// Not on the command line for people.
 pub(crate) const HIDDEN: &str = "__exec";
 
-/// `run`, as it starts this: who the parent has to be, the program, its arguments.
+/// `run`, as it starts this: who the parent has to be, how to write messages, the program, its arguments.
 pub(crate) fn command(program: &OsStr) -> Command {
     // The binary that runs, also where another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string()).arg(program);
+    command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string());
+    command.arg(voice::format().to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()));
+    command.arg(program);
     command
 }
 
 pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
     let parent = parent.filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let format = args.next().and_then(|format| LogFormat::from_str(format.to_str()?, false).ok());
+    voice::set_format(format.unwrap_or(LogFormat::Plain));
     let (Some(parent), Some(program)) = (parent, args.next()) else {
-        say(format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"));
+        say(
+            Level::Error,
+            format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"),
+        );
         return ExitCode::from(exit::USAGE);
     };
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
@@ -47,23 +57,18 @@ pub(crate) fn replaced_by(command: &mut Command) -> u8 {
         io::ErrorKind::PermissionDenied => (exit::NOT_EXECUTABLE, "it has to be a file that you may execute"),
         _ => (exit::NOT_EXECUTABLE, "it has to be a program for this machine"),
     };
-    say(format_args!("cannot run `{}`: {error}; {advice}", program.display()));
+    say(Level::Error, format_args!("cannot run `{}`: {error}; {advice}", program.display()));
     code
 }
 
-/// What a command is not to find in its environment.
+/// Removes secrets from the command's environment. LEASEHOLD_STORE keeps its address without the password, so that a
+/// `leasehold` that the command starts uses the same store or fails, and never falls back to another one.
 pub(crate) fn without_secrets(command: &mut Command) {
     command.env_remove("LEASEHOLD_TOKEN").env_remove(crate::password::PASSWORD);
-    // One without a password is no secret, and a command that calls leasehold may need it.
-    if std::env::var_os(crate::config::STORE).is_some_and(|url| may_be_secret(&url)) {
-        command.env_remove(crate::config::STORE);
+    if let Some(url) = std::env::var_os(config::STORE).filter(|url| !url.is_empty()) {
+        let kept = url.to_str().and_then(crate::password::removed_from);
+        command.env(config::STORE, kept.as_deref().unwrap_or(config::WITHHELD));
     }
-}
-
-/// A URL with a user in it, with options, or that cannot be read.
-fn may_be_secret(url: &OsStr) -> bool {
-    let Some(url) = url.to_str() else { return true };
-    !url.starts_with("file:") && (url.contains('@') || url.contains('?'))
 }
 
 /// What runs a line of shell.
@@ -71,9 +76,4 @@ pub(crate) fn shell() -> OsString {
     std::env::var_os("SHELL")
         .filter(|shell| !shell.is_empty())
         .unwrap_or_else(|| OsStr::new("/bin/sh").into())
-}
-
-fn say(what: fmt::Arguments<'_>) {
-    use io::Write;
-    let _ = writeln!(io::stderr(), "leasehold: {what}");
 }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use leasehold::Locks;
+use leasehold::{Clock, Locks};
 use serde_json::json;
 
 use crate::args::{Latch, LatchOf, Output};
 use crate::duration::short;
 use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::progress::{Progress, so_far};
+use crate::voice::Voice;
 use crate::{name, print};
 
-pub(crate) async fn latch(locks: &Locks, asked: &Latch, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn latch(locks: &Locks, asked: &Latch, output: Output, voice: Voice) -> Result<u8, Failure> {
     match asked {
         Latch::Down { of, id } => {
             let latch = locks.latch(name(&of.name)?, of.count);
@@ -24,10 +26,20 @@ pub(crate) async fn latch(locks: &Locks, asked: &Latch, output: Output) -> Resul
         Latch::Wait { of, wait, nonblock } => {
             let latch = locks.latch(name(&of.name)?, of.count);
             let at_most = if *nonblock { Some(Duration::ZERO) } else { *wait };
-            match at_most {
-                None => latch.wait().await?,
-                Some(time) if latch.wait_for(time).await? => {}
-                Some(time) => return Err(still_closed(of, latch.missing().await?, time)),
+            let opening = async {
+                match at_most {
+                    None => latch.wait().await.map(|()| true),
+                    Some(time) => latch.wait_for(time).await,
+                }
+            };
+            let describe = async |waited: Duration| {
+                let missing = latch.missing().await.map_or_else(|_| "some".to_owned(), |it| it.to_string());
+                let name = of.name.to_string_lossy();
+                format!("waiting for {name}: {missing} of {} missing{}", of.count, so_far(waited))
+            };
+            if !Progress::new(voice).during(&Clock::system()?, opening, describe).await? {
+                let waited = at_most.unwrap_or_default();
+                return Err(still_closed(of, latch.missing().await?, waited));
             }
             if output == Output::Json {
                 tell(of, 0, output)?;

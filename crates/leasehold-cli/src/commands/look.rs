@@ -1,37 +1,201 @@
 //! `ls` and `inspect`: who holds what, and who waits.
 
-use leasehold::{Holder, Locks, Share, Status, Waiter};
-use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::time::Duration;
 
-use crate::args::{Inspect, Ls, Output};
+use leasehold::{Clock, Holder, Locks, Owner, Share, Status, Waiter};
+use rustix::process::Signal;
+use rustix::termios::tcgetwinsize;
+use serde_json::{Value, json};
+use signal_hook::iterator::Signals;
+use tokio::sync::oneshot;
+
+use crate::args::{Global, Inspect, Ls, Output};
 use crate::duration::short;
 use crate::exit::{Failure, NOT_ACQUIRED};
-use crate::{name, print};
+use crate::run_record::RunRecord;
+use crate::voice::Voice;
+use crate::{existing, name, print, timestamp};
 
-pub(crate) async fn ls(locks: &Locks, args: &Ls, output: Output) -> Result<u8, Failure> {
-    let found = locks.list(&args.prefix, args.limit).await?;
-    match output {
-        Output::Json => print(&format!("{}\n", json!(found.iter().map(as_json).collect::<Vec<_>>())))?,
-        Output::Text => print(&table(&found))?,
+/// How many records of runs are read at the same time.
+const READ_TOGETHER: usize = 64;
+
+/// How often `--watch` repeats the list unless it says otherwise.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// Refuses `--watch 5s`, where `5s` would be the PREFIX.
+pub(crate) fn check(args: &Ls) -> Result<(), Failure> {
+    let prefix = &args.prefix;
+    match args.watch {
+        Some(None) if crate::duration::parse(prefix).is_ok() => Err(Failure::usage(format!(
+            "`{prefix}` is read as the PREFIX of names; write `--watch={prefix}`, or `--watch=2s {prefix}` for the names that start \
+             with it"
+        ))),
+        _ => Ok(()),
     }
-    Ok(0)
+}
+
+/// `None` is a store that nobody has used yet: it has no locks.
+pub(crate) async fn ls(
+    locks: Option<Locks>,
+    args: &Ls,
+    global: &Global,
+    voice: Voice,
+) -> Result<u8, Failure> {
+    match args.watch {
+        Some(every) => watch(locks, args, global, voice, every.unwrap_or(WATCH_EVERY)).await,
+        None => {
+            let (list, truncated) = listing(locks.as_ref(), args, global.output).await?;
+            print(&list)?;
+            if truncated {
+                let limit = args.limit;
+                voice.warn(format_args!(
+                    "there are more than the {limit} names shown; raise --limit, or give the PREFIX of the names you want"
+                ));
+            }
+            Ok(0)
+        }
+    }
+}
+
+/// Shows the list again and again, until a signal ends it. A store that does not exist yet is looked for each time.
+async fn watch(
+    mut locks: Option<Locks>,
+    args: &Ls,
+    global: &Global,
+    voice: Voice,
+    every: Duration,
+) -> Result<u8, Failure> {
+    let clock = Clock::system()?;
+    let mut interrupted = interrupted().map_err(Failure::internal)?;
+    let mut has_shown = false;
+    loop {
+        let list = tokio::select! {
+            biased;
+            _ = &mut interrupted => return Ok(0),
+            list = async {
+                if locks.is_none() && has_shown {
+                    locks = existing(global, voice).await?;
+                }
+                listing(locks.as_ref(), args, global.output).await
+            } => list,
+        };
+        match list {
+            Ok((list, truncated)) => {
+                print(&frame(&list, truncated, global.output, every))?;
+                has_shown = true;
+            }
+            // It may be back at the next look.
+            Err(failure) if has_shown && failure.kind == "unavailable" => voice.warn(failure.message),
+            Err(failure) => return Err(failure),
+        }
+        tokio::select! {
+            biased;
+            _ = &mut interrupted => return Ok(0),
+            () = clock.sleep_until(clock.now().plus(every)) => {}
+        }
+    }
+}
+
+/// One list among others: over the one before at a terminal, below it elsewhere.
+fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String {
+    if output == Output::Json {
+        return list.to_owned();
+    }
+    let list = if list.is_empty() { "nothing is held\n" } else { list };
+    let notice = truncated.then_some("there are more names; raise --limit");
+    if !std::io::stdout().is_terminal() {
+        let notice = notice.map_or_else(String::new, |notice| format!("{notice}\n"));
+        return format!("{}\n{list}{notice}\n", timestamp::now());
+    }
+    let size = tcgetwinsize(std::io::stdout());
+    let (rows, columns) = size.map_or((0, 0), |size| (usize::from(size.ws_row), usize::from(size.ws_col)));
+    // Some do not say.
+    let (rows, columns) = (if rows == 0 { 24 } else { rows }, if columns == 0 { 80 } else { columns });
+    let title = format!("{}, every {}; Ctrl-C ends it", timestamp::now(), short(every));
+    let lines = std::iter::once(title.as_str()).chain(list.lines());
+    // A line or row too many would scroll.
+    let lines =
+        lines.take((rows.max(2) - 1).saturating_sub(usize::from(truncated))).chain(notice).map(|line| {
+            let line: String = line.chars().take(columns).collect();
+            format!("{line}\x1b[K\r\n")
+        });
+    format!("\x1b[H{}\x1b[J", lines.collect::<String>())
+}
+
+/// Resolves when INT or TERM comes.
+fn interrupted() -> std::io::Result<oneshot::Receiver<()>> {
+    let (sender, receiver) = oneshot::channel();
+    let mut signals = Signals::new([Signal::INT.as_raw(), Signal::TERM.as_raw()])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        signals.forever().next();
+        let _ = sender.send(());
+    })?;
+    Ok(receiver)
+}
+
+/// The list as it is printed, and whether there are more names than it shows.
+async fn listing(locks: Option<&Locks>, args: &Ls, output: Output) -> Result<(String, bool), Failure> {
+    let (found, truncated) = match locks {
+        Some(locks) => {
+            // One more than is shown tells whether there are more.
+            let mut found = locks.list(&args.prefix, args.limit.saturating_add(1)).await?;
+            let truncated = found.len() > args.limit;
+            found.truncate(args.limit);
+            (with_records(locks, found).await, truncated)
+        }
+        None => (Vec::new(), false),
+    };
+    let list = match output {
+        Output::Json => {
+            let names: Vec<Value> = found.iter().map(|(status, run)| as_json(status, run.as_ref())).collect();
+            format!("{}\n", json!({ "names": names, "truncated": truncated }))
+        }
+        Output::Text => table(&found),
+    };
+    Ok((list, truncated))
+}
+
+/// Beside each name the record of its last run, if it is one of `--once-per`.
+async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<RunRecord>)> {
+    let mut all = Vec::with_capacity(found.len());
+    let mut found = found.into_iter().peekable();
+    while found.peek().is_some() {
+        let mut reading = tokio::task::JoinSet::new();
+        for (at, status) in found.by_ref().take(READ_TOGETHER).enumerate() {
+            let locks = locks.clone();
+            reading.spawn(async move {
+                let run = RunRecord::load(&locks, &status.name).await;
+                (at, status, run)
+            });
+        }
+        let mut read = reading.join_all().await;
+        read.sort_by_key(|(at, ..)| *at);
+        all.extend(read.into_iter().map(|(_, status, run)| (status, run)));
+    }
+    all
 }
 
 /// A held name is an exit code of its own, for scripts that only want to know.
-pub(crate) async fn inspect(locks: &Locks, args: &Inspect, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Output) -> Result<u8, Failure> {
     let name = name(&args.name)?;
-    let status = locks.inspect(name.clone()).await?;
+    let (status, run) = match locks {
+        Some(locks) => (locks.inspect(name.clone()).await?, RunRecord::load(locks, &name).await),
+        None => (None, None),
+    };
     let is_held = status.as_ref().is_some_and(|status| !status.holders.is_empty());
     match (output, &status) {
-        (Output::Json, Some(status)) => print(&format!("{}\n", as_json(status)))?,
+        (Output::Json, Some(status)) => print(&format!("{}\n", as_json(status, run.as_ref())))?,
         (Output::Json, None) => {
-            print(&format!("{}\n", json!({ "name": name.as_str(), "holders": [], "waiters": [] })))?
+            let free = Status { name, holders: Vec::new(), waiters: Vec::new() };
+            print(&format!("{}\n", as_json(&free, run.as_ref())))?
         }
         (Output::Text, None) => print(&format!("{name} is free\n"))?,
         (Output::Text, Some(status)) => {
             for holder in &status.holders {
-                let Holder { owner, share, fence, remaining, nodes, .. } = holder;
+                let Holder { owner, share, fence, remaining, nodes, held_for, .. } = holder;
                 let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
+                let since = held_for.map_or_else(String::new, |it| format!(" since {},", timestamp::ago(it)));
                 let nodes = nodes.map_or_else(String::new, |nodes| {
                     let care = if nodes.is_degraded() { ", a bare majority" } else { "" };
                     format!(", on {} of {} nodes{care}", nodes.held, nodes.all)
@@ -40,15 +204,21 @@ pub(crate) async fn inspect(locks: &Locks, args: &Inspect, output: Output) -> Re
                 print(&match holder.is_endless() {
                     true => format!("{name} is held by {owner}; `leasehold adopt` gives it one\n"),
                     false => format!(
-                        "{name} is held{held} by {owner} for another {} unless renewed{fence}{nodes}\n",
+                        "{name} is held{held} by {owner}{since} for another {} unless renewed{fence}{nodes}\n",
                         short(*remaining)
                     ),
                 })?;
             }
             for (place, waiter) in status.waiters.iter().enumerate() {
-                print(&format!("{}. in line: {}{}\n", place + 1, waiter.owner, share_text(waiter.share)))?;
+                let since = waiter.waiting_for.map(timestamp::ago);
+                let since = since.map_or_else(String::new, |since| format!(", since {since}"));
+                let share = share_text(waiter.share);
+                print(&format!("{}. in line: {}{share}{since}\n", place + 1, waiter.owner))?;
             }
         }
+    }
+    if let (Output::Text, Some(run)) = (output, &run) {
+        print(&format!("{}\n", run.text(status.as_ref())))?;
     }
     Ok(if is_held { NOT_ACQUIRED } else { 0 })
 }
@@ -61,19 +231,23 @@ fn share_text(share: Share) -> String {
     }
 }
 
-fn as_json(status: &Status) -> Value {
+fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
     let share = |share: Share| match share {
         Share::Exclusive => json!("exclusive"),
         Share::Shared => json!("shared"),
         Share::Permits(permits) => json!({ "take": permits.take(), "limit": permits.limit() }),
     };
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let holder = |holder: &Holder| {
         let mut shown = json!({
             "owner": holder.owner.as_str(),
             "share": share(holder.share),
             "fence": holder.fence.map(leasehold::Fence::get),
-            "remaining_ms": u64::try_from(holder.remaining.as_millis()).unwrap_or(u64::MAX),
+            "remaining_ms": ms(holder.remaining),
+            "since": holder.held_for.map(timestamp::ago),
+            "held_ms": holder.held_for.map(ms),
         });
+        add_process(&mut shown, &holder.owner);
         // Only some stores have any.
         if let Some(nodes) = holder.nodes {
             let is_degraded = nodes.is_degraded();
@@ -81,41 +255,70 @@ fn as_json(status: &Status) -> Value {
         }
         shown
     };
-    let waiter = |waiter: &Waiter| json!({ "owner": waiter.owner.as_str(), "share": share(waiter.share) });
+    let waiter = |waiter: &Waiter| {
+        let mut shown = json!({
+            "owner": waiter.owner.as_str(),
+            "share": share(waiter.share),
+            "since": waiter.waiting_for.map(timestamp::ago),
+            "waiting_ms": waiter.waiting_for.map(ms),
+        });
+        add_process(&mut shown, &waiter.owner);
+        shown
+    };
     json!({
         "name": status.name.as_str(),
         "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
         "waiters": status.waiters.iter().map(waiter).collect::<Vec<_>>(),
+        "once": run.map(|run| run.as_json(Some(status))),
     })
 }
 
-/// Columns as wide as they need to be; nothing at all where there is nothing.
-fn table(found: &[Status]) -> String {
-    let mut rows = vec![["NAME", "HELD BY", "LEFT", "FENCE", "WAITING"].map(str::to_owned)];
-    for status in found {
-        let waiting = status.waiters.len().to_string();
-        let row = |holder: Option<&Holder>, waiting: String| {
+/// What the label says of the process; null for a label that an operator chose.
+fn add_process(shown: &mut Value, owner: &Owner) {
+    let process = owner.process();
+    shown["host"] = json!(process.as_ref().map(|process| &process.host));
+    shown["pid"] = json!(process.as_ref().map(|process| process.pid));
+    shown["user"] = json!(process.as_ref().and_then(|process| process.user.as_ref()));
+    shown["command"] = json!(process.as_ref().and_then(|process| process.command.as_ref()));
+}
+
+/// Columns as wide as they need to be, the last for runs of `--once-per` only where there is one; nothing at all where there
+/// is nothing.
+fn table(found: &[(Status, Option<RunRecord>)]) -> String {
+    let none = || "-".to_owned();
+    let mut rows =
+        vec![["NAME", "HELD BY", "HELD FOR", "LEFT", "FENCE", "WAITING", "ONCE"].map(str::to_owned)];
+    for (status, run) in found {
+        let waiting = match status.waiters.first().and_then(|first| first.waiting_for) {
+            Some(longest) => format!("{} (for {})", status.waiters.len(), short(longest)),
+            None => status.waiters.len().to_string(),
+        };
+        let row = |holder: Option<&Holder>, waiting: String, run: String| {
             [
                 status.name.to_string(),
-                holder.map_or_else(|| "-".to_owned(), |it| format!("{}{}", it.owner, share_text(it.share))),
-                holder.filter(|it| !it.is_endless()).map_or_else(|| "-".to_owned(), |it| short(it.remaining)),
-                holder.and_then(|it| it.fence).map_or_else(|| "-".to_owned(), |fence| fence.to_string()),
+                holder.map_or_else(none, |it| format!("{}{}", it.owner, share_text(it.share))),
+                holder.and_then(|it| it.held_for).map_or_else(none, short),
+                holder.filter(|it| !it.is_endless()).map_or_else(none, |it| short(it.remaining)),
+                holder.and_then(|it| it.fence).map_or_else(none, |fence| fence.to_string()),
                 waiting,
+                run,
             ]
         };
+        let run = run.as_ref().map_or_else(none, |run| run.word(status));
         match status.holders.as_slice() {
-            [] => rows.push(row(None, waiting)),
+            [] => rows.push(row(None, waiting, run)),
             [first, rest @ ..] => {
-                rows.push(row(Some(first), waiting));
-                rows.extend(rest.iter().map(|holder| row(Some(holder), String::new())));
+                rows.push(row(Some(first), waiting, run));
+                rows.extend(rest.iter().map(|holder| row(Some(holder), String::new(), String::new())));
             }
         }
     }
     if rows.len() == 1 {
         return String::new();
     }
-    let widths: Vec<usize> =
-        (0..5).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    let columns = if found.iter().any(|(_, run)| run.is_some()) { 7 } else { 6 };
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
     rows.iter().fold(String::new(), |text, row| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         text + cells.collect::<Vec<_>>().join("  ").trim_end() + "\n"

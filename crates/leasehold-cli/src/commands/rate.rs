@@ -3,13 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold::{Locks, Taken, cells};
+use leasehold::{Clock, Locks, Taken, cells};
 use serde_json::{Value, json};
 
 use super::exec;
 use crate::args::{Algorithm, Output, Rate};
 use crate::duration::short;
 use crate::exit::Failure;
+use crate::progress::{Progress, so_far};
 use crate::voice::Voice;
 use crate::{name, print};
 
@@ -28,11 +29,18 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, voice: Voic
         }
     };
     let limit = locks.rate_limit(name.clone()).max(args.max).per(args.per).algorithm(algorithm);
-    let taken = match args.wait {
-        _ if args.nonblock => limit.take(args.weight).await?,
-        Some(wait) => limit.wait_for(args.weight, wait).await?,
-        None => limit.wait_for(args.weight, Duration::MAX).await?,
+    let taking = async {
+        match args.wait {
+            _ if args.nonblock => limit.take(args.weight).await,
+            Some(wait) => limit.wait_for(args.weight, wait).await,
+            None => limit.wait_for(args.weight, Duration::MAX).await,
+        }
     };
+    let describe = |waited| {
+        let (max, per) = (args.max, short(args.per));
+        std::future::ready(format!("waiting for {name}: it lets through {max} in {per}{}", so_far(waited)))
+    };
+    let taken = Progress::new(voice).during(&Clock::system()?, taking, describe).await?;
     let told = json!({
         "name": name.as_str(),
         "allowed": taken.allowed,

@@ -61,6 +61,39 @@ impl Home {
         command
     }
 
+    /// The command as another user, of the group of the same number and of these groups, with a umask that closes all it
+    /// makes to others. Needs root.
+    pub(crate) fn leasehold_as(&self, user: u32, groups: &[u32]) -> Command {
+        let mut command = Command::from_std(self.as_user(user, groups));
+        command.timeout(LONG);
+        command
+    }
+
+    pub(crate) fn as_user(&self, user: u32, groups: &[u32]) -> std::process::Command {
+        use std::os::unix::fs::PermissionsExt;
+        // Other users need not be able to reach where it was built.
+        let binary = self.0.join("leasehold-for-all");
+        if !binary.exists() {
+            // By another process: a child that another thread starts meanwhile would inherit a descriptor that writes to it,
+            // and a file that is written to cannot be executed.
+            let built = assert_cmd::cargo::cargo_bin("leasehold");
+            assert!(std::process::Command::new("cp").args([&built, &binary]).status().unwrap().success());
+            for path in [&binary, &self.0] {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "umask 077; exec setpriv \"$@\"", "setpriv"]);
+        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        match groups.is_empty() {
+            true => command.arg("--clear-groups"),
+            false => command.arg(format!("--groups={}", groups.join(","))),
+        };
+        command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg(binary);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).current_dir("/");
+        command
+    }
+
     /// Runs it; exit code, standard output, standard error.
     pub(crate) fn run(&self, line: &str) -> (i32, String, String) {
         said(self.leasehold().args(line.split_whitespace()))
@@ -94,6 +127,15 @@ impl Home {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         change(&mut command);
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().map(BufReader::new);
+        Running { child, stdout }
+    }
+
+    /// Starts it as another user, and goes on.
+    pub(crate) fn start_as(&self, user: u32, groups: &[u32], args: &[&str]) -> Running {
+        let mut command = self.as_user(user, groups);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
         Running { child, stdout }

@@ -1,11 +1,14 @@
 //! The command as a process, and everything it starts.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
+use leasehold::{Clock, Deadline};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getsid, kill_current_process_group,
@@ -15,6 +18,23 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use super::ears::Caught;
 use super::processes::{Family, Process};
+
+/// How long ended processes are reaped before anything else is looked at: a command may start them faster than they are
+/// reaped.
+const REAP_FOR: Duration = Duration::from_millis(10);
+
+/// After how many of them the clock is read.
+const REAPED_AT_ONCE: usize = 64;
+
+/// How long one look at all processes may take. It takes long on a machine that is busy with what the command
+/// starts.
+const LOOK_FOR: Duration = Duration::from_millis(250);
+
+/// How long children are killed as they appear, before and after all processes are looked at.
+const SWEEP_FOR: Duration = Duration::from_millis(10);
+
+/// The pause after a sweep that found nothing new: what was killed needs the processor to die.
+const SWEEP_PAUSE: Duration = Duration::from_micros(200);
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +65,9 @@ pub(super) struct Job {
     group: Option<Pid>,
     family: Family,
     terminal: Option<File>,
-    ended: Option<Ended>,
-    /// No child is left at all.
-    is_alone: bool,
+    reaper: Reaper,
+    /// Children that were killed and are not reaped yet.
+    killed: HashSet<Pid>,
     /// A program that was started for ourselves, and still runs.
     hook: Option<Pid>,
     /// Somebody has seen to its end, or does not mind what is left.
@@ -59,7 +79,7 @@ impl Job {
     ///
     /// In a foreground group the command stays in it: in a group of its own it could neither read the terminal nor hear its
     /// Ctrl-C. Elsewhere it gets its own, which can be signalled as a whole.
-    pub(super) fn start(mut command: Command, lifeline: Option<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn start(mut command: Command, lifeline: Option<OwnedFd>, clock: Clock) -> io::Result<Self> {
         let terminal = File::open("/dev/tty").ok();
         let is_foreground = terminal.as_ref().is_some_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()));
         if !is_foreground {
@@ -73,7 +93,16 @@ impl Job {
         drop(lifeline);
         let pid = Pid::from_child(&child);
         let group = (!is_foreground).then_some(pid);
-        Ok(Job { pid, group, family, terminal, ended: None, is_alone: false, hook: None, is_settled: false })
+        Ok(Job {
+            pid,
+            group,
+            family,
+            terminal,
+            reaper: Reaper::new(pid, clock),
+            killed: HashSet::new(),
+            hook: None,
+            is_settled: false,
+        })
     }
 
     /// Starts a program that is not part of the job.
@@ -81,7 +110,7 @@ impl Job {
         let pid = Pid::from_child(&command.process_group(0).spawn()?);
         self.family.leave_out(pid);
         self.hook = Some(pid);
-        self.is_alone = false;
+        self.reaper.is_alone = false;
         Ok(())
     }
 
@@ -100,60 +129,74 @@ impl Job {
     }
 
     pub(super) fn ended(&self) -> Option<Ended> {
-        self.ended
+        self.reaper.ended
     }
 
     pub(super) fn hook_runs(&self) -> bool {
         self.hook.is_some()
     }
 
-    /// Takes note of everybody who has ended or stopped; says whether the command itself stopped at the terminal.
-    pub(super) fn reap(&mut self) -> bool {
-        let mut has_stopped = false;
-        loop {
-            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                Ok(Some((pid, status))) => match Ended::from_status(status) {
-                    Some(ended) => self.note(pid, ended),
-                    None => has_stopped |= pid == self.pid && is_job_control(status.stopping_signal()),
-                },
-                Ok(None) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => {
-                    self.is_alone = true;
-                    break;
-                }
-            }
-        }
-        has_stopped
+    /// Whether more may have ended than the last `reap` took note of.
+    pub(super) fn has_more_to_reap(&self) -> bool {
+        self.reaper.has_more
     }
 
-    fn note(&mut self, pid: Pid, ended: Ended) {
-        if pid == self.pid {
-            self.ended = Some(ended);
+    /// Takes note of those who have ended or stopped, up to a limit; says whether the command itself stopped at the terminal.
+    pub(super) fn reap(&mut self) -> bool {
+        self.reaper.reap();
+        let reaped = std::mem::take(&mut self.reaper.reaped);
+        self.take_note(reaped);
+        std::mem::take(&mut self.reaper.has_stopped)
+    }
+
+    /// Forgets those who were reaped: their numbers may be others' from now on.
+    fn take_note(&mut self, reaped: HashSet<Pid>) {
+        for pid in reaped {
+            self.hook.take_if(|hook| *hook == pid);
+            self.killed.remove(&pid);
+            self.family.forget(pid);
         }
-        if self.hook == Some(pid) {
-            self.hook = None;
-        }
-        self.family.forget(pid);
     }
 
     /// Everything of the job that still runs, as far as it can be seen.
-    pub(super) fn living(&self) -> Vec<Process> {
-        if self.is_alone { Vec::new() } else { self.family.living().unwrap_or_default() }
+    pub(super) fn living(&mut self) -> Vec<Process> {
+        self.look().unwrap_or_default()
+    }
+
+    /// Looks at all processes. It reaps meanwhile, so that a command which forks and exits does not make the look longer and
+    /// longer, and gives up where it takes too long.
+    fn look(&mut self) -> io::Result<Vec<Process>> {
+        if self.reaper.is_alone {
+            return Ok(Vec::new());
+        }
+        let until = self.reaper.clock.now().plus(LOOK_FOR);
+        let mut reaped = HashSet::new();
+        let living = self.family.living(&mut reaped, &mut |reaped| {
+            self.reaper.reap();
+            reaped.extend(self.reaper.reaped.drain());
+            self.reaper.clock.now() < until
+        });
+        self.take_note(reaped);
+        living
     }
 
     /// Whether nothing of it is left.
     pub(super) fn is_gone(&mut self) -> bool {
         self.reap();
-        // The kernel knows best. Where there are strangers its answer is no help; then a look has to do, and a second one for
-        // whoever was missed because its parent died under the first.
-        let sees_nobody = |family: &Family| family.living().is_ok_and(|living| living.is_empty());
-        let looks_gone = || sees_nobody(&self.family) && sees_nobody(&self.family);
-        self.ended.is_some() && (self.is_alone || (self.family.has_strangers() && looks_gone()))
+        if self.ended().is_none() || self.reaper.is_alone {
+            return self.ended().is_some();
+        }
+        if !self.family.has_strangers() {
+            return false;
+        }
+        // Where there are strangers the kernel's answer is no help; then a look has to do, and a second one for whoever was
+        // missed because its parent died under the first.
+        let mut sees_nobody = || self.look().is_ok_and(|living| living.is_empty());
+        sees_nobody() && sees_nobody()
     }
 
     /// What came while it was being started: the terminal may have sent it to all of us before the command was one of us.
-    pub(super) fn forward_early(&self, caught: Caught) {
+    pub(super) fn forward_early(&mut self, caught: Caught) {
         match self.is_hung_up(caught) {
             true => self.forward(caught),
             false => self.forward(Caught { from_kernel: false, ..caught }),
@@ -166,7 +209,7 @@ impl Job {
     }
 
     /// What came to us goes on to the command, unless the terminal has sent it to all of us.
-    pub(super) fn forward(&self, caught: Caught) {
+    pub(super) fn forward(&mut self, caught: Caught) {
         match (self.group, caught.signal) {
             // These mean something to the one they are sent to, and the end to others.
             (_, Signal::USR1 | Signal::USR2) | (Some(_), Signal::WINCH) => self.signal(caught.signal),
@@ -180,59 +223,94 @@ impl Job {
     }
 
     /// As one, so that what is being started meanwhile gets it too.
-    fn signal_group(&self, signal: Signal) {
+    fn signal_group(&mut self, signal: Signal) {
         let Some(group) = self.group else { return };
         // The number of a group that is empty may be another's by now.
-        if self.ended.is_none() || self.living().iter().any(|process| process.group == self.group) {
+        if self.ended().is_none() || self.living().iter().any(|process| process.group == self.group) {
             let _ = kill_process_group(group, signal);
         }
     }
 
     /// To the command alone.
     pub(super) fn signal(&self, signal: Signal) {
-        if self.ended.is_none() {
+        if self.ended().is_none() {
             let _ = kill_process(self.pid, signal);
         }
     }
 
-    /// To everything the command started, and to itself. Says who could not be reached.
-    pub(super) fn signal_all(&self, signal: Signal) -> Vec<Process> {
-        if self.is_alone {
-            return Vec::new();
+    /// To everything the command started, and to itself, one process after the other until this deadline.
+    pub(super) fn signal_all(&mut self, signal: Signal, until: Deadline) {
+        if self.reaper.is_alone {
+            return;
         }
         self.signal_group(signal);
-        if self.group.is_none() && signal == Signal::KILL {
-            // Even if there is no descriptor left to look for others with.
-            self.signal(signal);
-        }
+        let mut others = self.living();
         // Twice is too often: who is continued, and stopped by somebody at once, must not be continued again.
-        let in_group =
-            |process: &Process| signal != Signal::KILL && self.group.is_some() && self.group == process.group;
-        let unreached = self.family.signal(signal, |process| !in_group(process));
+        others.retain(|process| self.group.is_none() || self.group != process.group);
+        self.signal_each(&others, signal, until);
         // What is stopped hears nothing else.
-        if !matches!(signal, Signal::KILL | Signal::STOP | Signal::CONT) {
-            self.signal_all(Signal::CONT);
+        if !matches!(signal, Signal::STOP | Signal::CONT) {
+            self.signal_group(Signal::CONT);
+            self.signal_each(&others, Signal::CONT, until);
         }
+    }
+
+    fn signal_each(&self, processes: &[Process], signal: Signal, until: Deadline) {
+        for process in processes.iter().take_while(|_| self.reaper.clock.now() < until) {
+            let _ = process.signal(signal);
+        }
+    }
+
+    /// Kills everything, and does not wait for it to die. Says who could not be reached.
+    ///
+    /// The processes that are known come first: no look at all processes, which takes milliseconds, is needed for them, and
+    /// the command cannot start others meanwhile. Children are killed next, as they appear, and then whatever else descends
+    /// from the command.
+    pub(super) fn kill(&mut self) -> Vec<Process> {
+        self.signal(Signal::KILL);
+        self.signal_group(Signal::KILL);
+        self.kill_children();
+        if self.reaper.is_alone {
+            return Vec::new();
+        }
+        // Who is not a child: this takes as long as it takes, and children are killed meanwhile.
+        let mut reaped = HashSet::new();
+        let mut next_sweep = self.reaper.clock.now();
+        let living = self.family.living(&mut reaped, &mut |reaped| {
+            self.reaper.reap();
+            reaped.extend(self.reaper.reaped.drain());
+            // Where there are many children, a sweep takes long, and most of the time is for the look.
+            let start = self.reaper.clock.now();
+            if !self.reaper.has_more && start >= next_sweep {
+                self.family.kill_children(&mut self.killed);
+                let end = self.reaper.clock.now();
+                next_sweep = end.plus(4 * end.since(start));
+            }
+            true
+        });
+        self.take_note(reaped);
+        let mut unreached = living.unwrap_or_default();
+        unreached.retain(|process| process.signal(Signal::KILL).is_err());
+        self.kill_children();
         unreached
     }
 
-    /// Kills everything, and waits for nobody. Says who could not be reached.
-    pub(super) fn kill(&mut self) -> Vec<Process> {
-        const TRIES: u32 = 50;
-        let unreached = self.signal_all(Signal::KILL);
-        for _ in 0..TRIES {
+    fn kill_children(&mut self) {
+        let until = self.reaper.clock.now().plus(SWEEP_FOR);
+        loop {
             self.reap();
-            if self.is_alone {
-                return Vec::new();
+            if self.reaper.is_alone || self.reaper.clock.now() >= until {
+                return;
             }
-            self.family.kill_children();
+            if self.family.kill_children(&mut self.killed) == 0 {
+                std::thread::sleep(SWEEP_PAUSE);
+            }
         }
-        unreached
     }
 
     /// A polite request: the command may want to put the terminal in order first. Where it shares our group, the terminal
     /// has asked it already.
-    pub(super) fn ask_to_stop(&self) {
+    pub(super) fn ask_to_stop(&mut self) {
         self.signal_group(Signal::TSTP);
     }
 
@@ -249,6 +327,65 @@ impl Job {
             }
             _ => false,
         }
+    }
+}
+
+/// Takes the ends of children from the kernel.
+#[derive(Debug)]
+struct Reaper {
+    command: Pid,
+    clock: Clock,
+    ended: Option<Ended>,
+    /// The command stopped at the terminal.
+    has_stopped: bool,
+    /// No child is left at all.
+    is_alone: bool,
+    /// It came to its limit: more may have ended.
+    has_more: bool,
+    /// Who was reaped and has not been taken note of.
+    reaped: HashSet<Pid>,
+}
+
+impl Reaper {
+    fn new(command: Pid, clock: Clock) -> Self {
+        Reaper {
+            command,
+            clock,
+            ended: None,
+            has_stopped: false,
+            is_alone: false,
+            has_more: false,
+            reaped: HashSet::new(),
+        }
+    }
+
+    fn reap(&mut self) {
+        let until = self.clock.now().plus(REAP_FOR);
+        self.has_more = true;
+        while self.has_more && self.clock.now() < until {
+            for _ in 0..REAPED_AT_ONCE {
+                match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                    Ok(Some((pid, status))) => self.note(pid, status),
+                    Err(Errno::INTR) => {}
+                    end => {
+                        self.has_more = false;
+                        self.is_alone = end.is_err();
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, pid: Pid, status: WaitStatus) {
+        let Some(ended) = Ended::from_status(status) else {
+            self.has_stopped |= pid == self.command && is_job_control(status.stopping_signal());
+            return;
+        };
+        if pid == self.command {
+            self.ended = Some(ended);
+        }
+        self.reaped.insert(pid);
     }
 }
 

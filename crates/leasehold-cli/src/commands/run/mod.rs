@@ -17,35 +17,40 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Error, Event, Lease, Locks, Options};
+use leasehold::{Error, Event, Lease, Locks, Loss, Options};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::args::{Elect, Global, Run};
+use crate::config;
 use crate::duration::short;
-use crate::exit::{Failure, LOST, TOO_LONG};
+use crate::exit::{Failure, LOST, NOT_RECORDED, TOO_LONG};
+use crate::progress::Progress;
+use crate::run_record::RunRecord;
 use crate::voice::{Speaker, Voice};
 use ears::Caught;
 use job::{Ended, Job};
 use office::{Asked, Office};
 use plan::Plan;
-use waiting::Line;
 use watch::{Trouble, Verdict, Watch};
 
 /// How long a store may take to answer that the lock is given back. Its TTL does it in any case.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
-/// The shortest that anything is kept for.
-const KEPT_MIN: Duration = Duration::from_millis(10);
-
 /// The same where nothing hangs on it any more.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
+const RUN_TTL: Duration = Duration::from_secs(30);
+const ELECT_TTL: Duration = Duration::from_secs(15);
+
 pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failure> {
-    start(global, Plan::new(args)?, voice, hold)
+    let defaults = config::defaults(global.store.as_deref(), voice)?;
+    start(global, Plan::new(args, defaults, RUN_TTL)?.with_output(global.output), voice, hold)
 }
 
 pub(crate) fn elect(global: &Global, args: &Elect, voice: Voice) -> Result<u8, Failure> {
-    start(global, Plan::new(&args.term())?, voice, |office, locks, plan, trouble, speaker, voice| {
+    let defaults = config::defaults(global.store.as_deref(), voice)?;
+    let plan = Plan::new(&args.term(), defaults, ELECT_TTL)?;
+    start(global, plan, voice, |office, locks, plan, trouble, speaker, voice| {
         campaign::campaign(office, locks, plan, trouble, speaker, voice, args.once)
     })
 }
@@ -60,7 +65,22 @@ fn start(
     let plan = Arc::new(plan);
     let trouble = Trouble::default();
     let heard = trouble.clone();
+    let speaker = Speaker::new(voice).map_err(Failure::internal)?;
+    let lines = speaker.lines();
     let options = Options::default().on_event(move |event| {
+        match &event {
+            Event::RenewalFailed { names, why, tries: 1, remaining, .. } => {
+                // The advice behind it is for a command that has failed.
+                let (why, left) = (why.split("; ").next().unwrap_or_default(), short(*remaining));
+                lines.warn(format!(
+                    "the lease on {names} could not be renewed ({why}); trying again until it ends in {left}"
+                ));
+            }
+            Event::RenewalRecovered { names, .. } => {
+                lines.tell(format!("the lease on {names} is renewed again"))
+            }
+            _ => {}
+        }
         if let Event::RenewalFailed { why, .. } = event {
             *heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(why);
         }
@@ -72,7 +92,6 @@ fn start(
         Asked::Answer(locks) => locks?,
         Asked::Signal(caught) => return Ok(Done::from(caught).end()),
     };
-    let speaker = Speaker::new(voice).map_err(Failure::internal)?;
     let done = work(&mut office, &locks, &plan, trouble, &speaker, voice);
     let closing = locks.clone();
     drop(locks);
@@ -81,7 +100,7 @@ fn start(
     let closed = match &done {
         // Closing would give back what is not to be given back.
         Ok(Done { leaves_it: true, .. }) => Ok(None),
-        _ => office.finish(async move { closing.close().await }, patience),
+        _ => office.finish(async move { closing.close_within(patience).await }, patience),
     };
     speaker.finish();
     office.close();
@@ -131,16 +150,14 @@ fn hold(
     speaker: &Speaker,
     voice: Voice,
 ) -> Result<Done, Failure> {
-    if plan.waits_for_itself() {
-        speaker.warn(format!(
-            "{} is held by the command that this one was started from; if that is on the same store, this waits for ever",
-            plan.names
-        ));
+    plan.check_store(&locks.capabilities())?;
+    if let Some(warning) = plan.waits_for_itself() {
+        speaker.warn(warning);
     }
     let asked = office.now();
-    let line = Line::new(voice);
+    let progress = Progress::new(voice);
     let (its_locks, its_plan, its_clock) = (locks.clone(), plan.clone(), office.clock().clone());
-    let acquiring = async move { waiting::acquire(its_locks, &its_plan, its_clock, line).await };
+    let acquiring = async move { waiting::acquire(its_locks, &its_plan, its_clock, progress).await };
     let lease = match office.ask(acquiring)? {
         Asked::Answer(Ok(lease)) => lease,
         Asked::Answer(Err(error @ Error::Busy { .. })) => {
@@ -148,7 +165,7 @@ fn hold(
         }
         Asked::Answer(Err(error)) => return Err(error.into()),
         Asked::Signal(caught) => {
-            line.clear();
+            progress.clear();
             return Ok(caught.into());
         }
     };
@@ -160,7 +177,22 @@ fn hold(
     if let Some(caught) = office.listen(Some(Duration::ZERO))?.into_iter().find(|caught| caught.ends()) {
         return Ok(caught.into());
     }
-    let job = Job::start(plan.command(lease.fence()), lifeline).map_err(|error| {
+    let record = plan.once.then(|| RunRecord::started(&plan.owner, lease.fence(), plan.at_least));
+    if let Some(record) = record.clone() {
+        let saving = record.save(locks.clone(), plan.names.clone());
+        let (clock, until) = (office.clock().clone(), office.now().plus(FAREWELL_MAX));
+        let saving = async move {
+            tokio::select! {
+                () = saving => {}
+                () = clock.sleep_until(until) => {}
+            }
+        };
+        // Not `finish`, which drops the signals that come meanwhile.
+        if let Asked::Signal(caught) = office.ask(saving)? {
+            return Ok(caught.into());
+        }
+    }
+    let job = Job::start(plan.command(lease.fence()), lifeline, office.clock().clone()).map_err(|error| {
         Failure::internal(format!("cannot start a process: {error}; {} is given back", plan.names))
     })?;
     let (proof, bell) = (lease.proof(), office.bell());
@@ -171,8 +203,14 @@ fn hold(
     let verdict = Watch::new(office, plan, speaker, job, lease.proof(), trouble).run()?;
     let ran = office.now().since(since);
     let code = conclude(office, plan, speaker, lease, &verdict, since)?;
-    let was_pressed = |signal: &Signal| verdict.ended == Some(Ended::Signal(signal.as_raw()));
-    let dies_of = verdict.pressed.filter(was_pressed).filter(|_| code != LOST && code != TOO_LONG);
+    if let Some(record) = record {
+        office.finish(record.ended(code).save(locks.clone(), plan.names.clone()), FAREWELL_MAX)?;
+    }
+    let was_pressed = |signal: &Signal| {
+        verdict.interrupted_by == Some(*signal) || verdict.ended == Some(Ended::Signal(signal.as_raw()))
+    };
+    let dies_of =
+        verdict.pressed.filter(was_pressed).filter(|_| !matches!(code, LOST | TOO_LONG | NOT_RECORDED));
     let leaves_it = verdict.is_lost && verdict.has_survivors;
     Ok(Done { code, dies_of, leaves_it, is_told: verdict.is_told, ran })
 }
@@ -187,60 +225,96 @@ fn conclude(
     since: leasehold::Deadline,
 ) -> Result<u8, Failure> {
     if verdict.is_lost {
-        match lease.is_valid() && !verdict.has_survivors {
-            true => drop(office.finish(lease.release(), FAREWELL_MAX)?),
+        match lease.is_valid() {
             // What survives is to have it to the last moment.
-            false => std::mem::forget(lease),
+            _ if verdict.has_survivors => std::mem::forget(lease),
+            true => drop(office.finish(lease.release(), FAREWELL_MAX)?),
+            // This confirms to an operator who evicted it that everything has ended.
+            false => drop(lease),
         }
         speaker.error(after_a_loss(plan, verdict.ended));
         return Ok(LOST);
     }
     let code = match verdict.is_too_long {
         true => TOO_LONG,
-        false => verdict.ended.map_or(crate::exit::INTERNAL, Ended::code),
-    };
-    // A lock that was asked for longer than its command took lives on without us.
-    let kept = since.plus(plan.at_least).since(office.now());
-    let end = match kept.is_zero() {
-        true => office.finish(lease.release(), RELEASE_MAX)?,
         false => {
-            let kept = kept.max(KEPT_MIN);
-            office.finish(async move { lease.detach(kept).await.map(drop) }, RELEASE_MAX)?
+            let interrupted = verdict.interrupted_by.map(|signal| Ended::Signal(signal.as_raw()));
+            interrupted.or(verdict.ended).map_or(crate::exit::INTERNAL, Ended::code)
         }
     };
-    match end {
-        Some(Ok(())) if !kept.is_zero() => {
+    let counts = !plan.once || plan.count_interrupted || !verdict.is_interrupted();
+    if !counts {
+        speaker.tell(format!("{} was interrupted: this run does not count for --once-per", plan.names));
+    }
+    let kept = since.plus(if counts { plan.at_least } else { Duration::ZERO }).since(office.now());
+    if kept.is_zero() {
+        return release(office, plan, speaker, lease, verdict, since, code);
+    }
+    // The library asks the store until the lease ends, and once more.
+    let patience = lease.remaining() + RELEASE_MAX + FAREWELL_MAX;
+    let why = match office.finish_unless_signalled(lease.keep_for(kept), patience, RELEASE_MAX)? {
+        Some(Ok(())) => {
             let option = if plan.once { "--once-per" } else { "--at-least" };
             speaker.detail(format!("{} is kept for another {}, as {option} says", plan.names, short(kept)));
-            Ok(code)
+            return Ok(code);
         }
-        Some(Ok(())) => {
-            speaker.detail(format!("{} given back after {}", plan.names, short(office.now().since(since))));
-            Ok(code)
-        }
-        Some(Err(Error::Lost { reason, .. })) => {
-            speaker.error(format!("the lease on {} was lost: {reason}", plan.names));
-            speaker.error(after_a_loss(plan, verdict.ended));
-            Ok(LOST)
-        }
-        Some(Err(error)) => {
-            speaker.warn(error.to_string());
-            Ok(code)
-        }
-        None => {
-            speaker.warn(format!(
-                "the store has not said that it took {} back; it is free when its TTL of {} is over",
-                plan.names,
-                short(plan.ttl)
-            ));
-            Ok(code)
-        }
-    }
+        Some(Err(Error::Lost { reason, .. })) => return Ok(lost_at_the_end(plan, speaker, verdict, reason)),
+        Some(Err(Error::Unknown { why, .. })) => why,
+        Some(Err(error)) => error.to_string(),
+        None => "no answer in time".to_owned(),
+    };
+    speaker.error(not_recorded(plan, verdict.ended, &why));
+    Ok(NOT_RECORDED)
 }
 
-fn after_a_loss(plan: &Plan, ended: Option<Ended>) -> String {
+/// Gives the lock back. A release without an answer is only a warning: the command was protected to its end.
+fn release(
+    office: &mut Office,
+    plan: &Plan,
+    speaker: &Speaker,
+    lease: Lease,
+    verdict: &Verdict,
+    since: leasehold::Deadline,
+    code: u8,
+) -> Result<u8, Failure> {
+    match office.finish(lease.release(), RELEASE_MAX)? {
+        Some(Ok(())) => {
+            speaker.detail(format!("{} given back after {}", plan.names, short(office.now().since(since))));
+        }
+        Some(Err(Error::Lost { reason, .. })) => return Ok(lost_at_the_end(plan, speaker, verdict, reason)),
+        Some(Err(error)) => speaker.warn(error.to_string()),
+        None => speaker.warn(format!(
+            "the store has not said that it took {} back; it is free when its TTL of {} is over",
+            plan.names,
+            short(plan.ttl)
+        )),
+    }
+    Ok(code)
+}
+
+fn lost_at_the_end(plan: &Plan, speaker: &Speaker, verdict: &Verdict, reason: Loss) -> u8 {
+    speaker.error(format!("the lease on {} was lost: {reason}", plan.names));
+    speaker.error(after_a_loss(plan, verdict.ended));
+    LOST
+}
+
+fn not_recorded(plan: &Plan, ended: Option<Ended>, why: &str) -> String {
+    let (names, how) = (&plan.names, how_it_ended(plan, ended));
+    let (what, option) = match plan.once {
+        true => (format!("this run of {names} is recorded"), "--once-per"),
+        false => (format!("{names} stays taken"), "--at-least"),
+    };
+    format!(
+        "{how}, but the store has not confirmed that {what} ({why}): another run may begin before {option} is over. See \
+         `leasehold inspect {}`",
+        names.first()
+    )
+}
+
+/// The command's end, as the start of a sentence.
+fn how_it_ended(plan: &Plan, ended: Option<Ended>) -> String {
     let command = plan.shown();
-    let how = match ended {
+    match ended {
         Some(Ended::Exit(code)) => format!("`{command}` ended with exit code {code}"),
         Some(Ended::Signal(signal)) => {
             let name =
@@ -248,8 +322,12 @@ fn after_a_loss(plan: &Plan, ended: Option<Ended>) -> String {
             format!("`{command}` was ended by {name}")
         }
         None => format!("`{command}` was not seen to end"),
-    };
+    }
+}
+
+fn after_a_loss(plan: &Plan, ended: Option<Ended>) -> String {
     format!(
-        "{how}, without its lock: see what it left half done, or what others did beside it, before you run it again"
+        "{}, without its lock: see what it left half done, or what others did beside it, before you run it again",
+        how_it_ended(plan, ended)
     )
 }

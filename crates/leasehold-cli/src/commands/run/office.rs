@@ -85,7 +85,17 @@ impl Office {
         question: impl Future<Output = T> + Send + 'static,
         patience: Duration,
     ) -> Result<Option<T>, Failure> {
-        let until = self.now().plus(patience);
+        self.finish_unless_signalled(question, patience, patience)
+    }
+
+    /// [`finish`](Office::finish) where a signal that ends processes shortens the wait to `after_signal` from then.
+    pub(super) fn finish_unless_signalled<T: Send + 'static>(
+        &mut self,
+        question: impl Future<Output = T> + Send + 'static,
+        patience: Duration,
+        after_signal: Duration,
+    ) -> Result<Option<T>, Failure> {
+        let mut until = self.now().plus(patience);
         let (_, answers) = self.put(question);
         loop {
             let answer = taken(&answers)?;
@@ -93,7 +103,9 @@ impl Office {
             if answer.is_some() || left.is_zero() {
                 return Ok(answer);
             }
-            self.listen(Some(left))?;
+            if self.listen(Some(left))?.iter().any(|caught| caught.ends()) {
+                until = until.min(self.now().plus(after_signal));
+            }
         }
     }
 

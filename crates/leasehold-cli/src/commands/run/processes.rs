@@ -3,13 +3,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, kill_process, pidfd_open, pidfd_send_signal,
-    set_child_subreaper, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, pidfd_open,
+    pidfd_send_signal, set_child_subreaper, waitid,
 };
+
+/// After how many processes that were looked at something else is done.
+const LOOKED_AT_ONCE: usize = 16;
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +31,9 @@ pub(super) struct Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.pid.as_raw_nonzero(), self.name)
+        // A process chooses its name, which may have line breaks in it and whatever else moves a cursor.
+        let name: String = self.name.chars().flat_map(char::escape_debug).collect();
+        write!(f, "{} ({name})", self.pid.as_raw_nonzero())
     }
 }
 
@@ -38,8 +44,11 @@ impl Process {
 
     /// `None` where it is gone.
     fn look(pid: i32) -> io::Result<Option<Self>> {
-        match std::fs::read(format!("/proc/{pid}/stat")) {
-            Ok(stat) => Ok(Process::parse(pid, &String::from_utf8_lossy(&stat))),
+        // One read: the kernel writes the line as a whole, and it is shorter than this.
+        let mut line = [0; 1024];
+        let read = File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line));
+        match read {
+            Ok(n) => Ok(Process::parse(pid, &String::from_utf8_lossy(&line[..n]))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
@@ -63,18 +72,24 @@ impl Process {
     }
 
     /// To this process and no other that may have got its number since.
-    fn signal(&self, signal: Signal) -> io::Result<()> {
-        let sent = match pidfd_open(self.pid, PidfdFlags::empty()) {
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        // The number of a child of ours is its own until it is reaped, which this thread does.
+        let is_child = self.parent == getpid().as_raw_nonzero().get();
+        let sent = if is_child { kill_process(self.pid, signal) } else { self.signal_verified(signal) };
+        match sent {
+            Err(Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
+        }
+    }
+
+    fn signal_verified(&self, signal: Signal) -> Result<(), Errno> {
+        match pidfd_open(self.pid, PidfdFlags::empty()) {
             Ok(fd) => match Process::read(self.pid.as_raw_nonzero().get()) {
                 Some(found) if found.started == self.started => pidfd_send_signal(&fd, signal),
                 _ => Ok(()),
             },
             Err(Errno::NOSYS | Errno::PERM) => kill_process(self.pid, signal),
             Err(error) => Err(error),
-        };
-        match sent {
-            Err(Errno::SRCH) => Ok(()),
-            sent => Ok(sent?),
         }
     }
 }
@@ -86,6 +101,9 @@ pub(super) struct Family {
     strangers: HashSet<Pid>,
     /// The groups of those programs: what they leave in the background is not the command's either.
     strange_groups: HashSet<Pid>,
+    /// The kernel's list of the main thread's children, where it offers one. Orphans are added to it: the kernel gives
+    /// them to the first thread of their reaper.
+    children: Option<File>,
 }
 
 impl Family {
@@ -103,9 +121,10 @@ impl Family {
         let has_none = matches!(waitid(WaitId::All, any), Err(Errno::CHILD));
         let strangers = match has_none {
             true => HashSet::new(),
-            false => children_of(us, &all()?).map(|child| child.pid).collect(),
+            false => children_of(us, &all(&mut || true)?).map(|child| child.pid).collect(),
         };
-        Ok(Family { strangers, strange_groups: HashSet::new() })
+        let children = File::open(format!("/proc/self/task/{us}/children")).ok();
+        Ok(Family { strangers, strange_groups: HashSet::new(), children })
     }
 
     /// One that leads a group of its own.
@@ -128,18 +147,29 @@ impl Family {
             || process.group.is_some_and(|group| self.strange_groups.contains(&group))
     }
 
-    /// Those who live, as far as they can be seen. Who comes and goes under the look may be missed.
+    /// Those who live, as far as they can be seen. Who comes and goes under the look may be missed. Calls `reap` now and then,
+    /// which adds the children that it reaps to `reaped`, and says whether to go on.
     ///
     /// # Errors
-    /// Where there is no descriptor left to look with, for example.
-    pub(super) fn living(&self) -> io::Result<Vec<Process>> {
-        let all = all()?;
+    /// Where there is no descriptor left to look with, for example, or `reap` ends the look.
+    pub(super) fn living(
+        &self,
+        reaped: &mut HashSet<Pid>,
+        reap: &mut dyn FnMut(&mut HashSet<Pid>) -> bool,
+    ) -> io::Result<Vec<Process>> {
+        let us = getpid().as_raw_nonzero().get();
+        let all = all(&mut || reap(reaped))?;
         let mut found = Vec::new();
-        let mut parents = vec![getpid().as_raw_nonzero().get()];
+        // Whoever was looked at before its parent was reaped, and the parent not at all, is the command's too.
+        let mut parents: Vec<i32> = reaped.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        parents.push(us);
         while let Some(parent) = parents.pop() {
             for child in children_of(parent, &all).filter(|child| !self.is_strange(child)) {
-                parents.push(child.pid.as_raw_nonzero().get());
-                if !child.is_dead {
+                let is_reaped = reaped.contains(&child.pid);
+                if !is_reaped {
+                    parents.push(child.pid.as_raw_nonzero().get());
+                }
+                if !is_reaped && !child.is_dead {
                     found.push(child.clone());
                 }
             }
@@ -147,24 +177,29 @@ impl Family {
         Ok(found)
     }
 
-    /// To everybody who is meant. Says who could not be reached.
-    pub(super) fn signal(&self, signal: Signal, is_meant: impl Fn(&Process) -> bool) -> Vec<Process> {
-        let meant = self.living().unwrap_or_default().into_iter().filter(is_meant);
-        meant.filter(|process| process.signal(signal).is_err()).collect()
-    }
-
-    /// Kills those who are children of ours, which every orphan of the family becomes. Much quicker than a look at everybody:
-    /// enough for one that starts its successor and ends, again and again.
-    pub(super) fn kill_children(&self) {
-        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        for task in tasks {
-            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            let pids = children.split_whitespace().filter_map(|pid| Process::read(pid.parse().ok()?));
-            for child in pids.filter(|child| !self.is_strange(child)) {
-                // A child's number is its own until it is reaped, which is our business.
-                let _ = kill_process(child.pid, Signal::KILL);
+    /// Kills those who are children of ours, which every orphan of the family becomes, and adds them to `killed`. Says how many
+    /// were not in it before.
+    ///
+    /// It reads one file and takes a few microseconds, where a look at all processes takes milliseconds: quick enough to
+    /// overtake processes that fork and exit, since one that has a SIGKILL pending does not fork any more.
+    pub(super) fn kill_children(&self, killed: &mut HashSet<Pid>) -> usize {
+        let mut list = String::new();
+        let Some(mut file) = self.children.as_ref() else { return 0 };
+        if file.rewind().and_then(|()| file.read_to_string(&mut list)).is_err() {
+            return 0;
+        }
+        let before = killed.len();
+        // The youngest first: the others may be dead already.
+        for pid in list.split_whitespace().rev().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+            let is_strange = self.strangers.contains(&pid)
+                || (!self.strange_groups.is_empty()
+                    && getpgid(Some(pid)).is_ok_and(|group| self.strange_groups.contains(&group)));
+            if !is_strange {
+                let _ = kill_process(pid, Signal::KILL);
+                killed.insert(pid);
             }
         }
+        killed.len() - before
     }
 }
 
@@ -187,16 +222,33 @@ fn children_of(parent: i32, all: &BTreeMap<i32, Vec<Process>>) -> impl Iterator<
     all.get(&parent).into_iter().flatten()
 }
 
-/// Every process that can be seen, by parent.
-fn all() -> io::Result<BTreeMap<i32, Vec<Process>>> {
+/// Every process that can be seen, by parent. Goes on for as long as `goes_on`, which it calls now and then.
+fn all(goes_on: &mut dyn FnMut() -> bool) -> io::Result<BTreeMap<i32, Vec<Process>>> {
+    // The numbers first, or the look would never end where processes are started faster than they are looked at.
+    let pids = numbers()?;
     let mut all: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+    for (i, pid) in pids.into_iter().enumerate() {
+        if i % LOOKED_AT_ONCE == 0 && !goes_on() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         if let Some(process) = Process::look(pid)? {
             all.entry(process.parent).or_default().push(process);
         }
     }
     Ok(all)
+}
+
+fn numbers() -> io::Result<Vec<i32>> {
+    let number = |entry: io::Result<std::fs::DirEntry>| match entry {
+        Ok(entry) => entry.file_name().to_str()?.parse().ok().map(Ok),
+        Err(error) => Some(Err(error)),
+    };
+    std::fs::read_dir("/proc")?.filter_map(number).collect()
+}
+
+/// How many processes there are, of all users. Much quicker than a look at each of them.
+pub(super) fn count() -> usize {
+    numbers().map_or(0, |pids| pids.len())
 }
 
 #[cfg(test)]
@@ -213,6 +265,7 @@ mod tests {
             assert_eq!(process.group, Some(Pid::INIT));
             assert_eq!(process.to_string(), format!("12 ({name})"));
         }
+        assert_eq!(read("a\nb\u{1b}[2K\u{202e}").to_string(), "12 (a\\nb\\u{1b}[2K\\u{202e})");
         let going = Process::parse(12, &format!("12 (sh) {}", tail.replace("S 7 1 1", "X -1 -1 -1")));
         assert_eq!(going.map(|process| (process.group, process.is_dead)), Some((None, true)));
         for torn in ["", "12", "12 (sh", "12 (sh)", "12 (sh) S", "12 (sh) S x"] {

@@ -11,7 +11,7 @@ use super::ears::Caught;
 use super::job::{Ended, Job};
 use super::office::{Office, stop_our_group, stop_ourselves};
 use super::plan::{MARGIN, Plan};
-use super::processes::Process;
+use super::processes::{self, Process};
 use crate::args::OnLost;
 use crate::duration::short;
 use crate::exit::Failure;
@@ -26,6 +26,14 @@ const KILLED_EVERY: Duration = Duration::from_millis(5);
 
 /// How long the kernel may take to end what was killed, before that is worth a word.
 const DIES_WITHIN: Duration = Duration::from_secs(2);
+
+/// How much earlier everything is killed for each process of the machine, so that all are dead in time: what the kernel takes to
+/// end one on a busy machine. (5,000 took 0.5 s, unoptimized, beside five others.)
+const MARGIN_PER_PROCESS: Duration = Duration::from_micros(200);
+
+/// And how much earlier for the time that a look at all processes took: to kill them takes about as long, and several turns of a
+/// processor that is busy with what the command starts.
+const MARGIN_PER_LOOK: u32 = 4;
 
 /// How long a command that was asked to stop has before it is stopped.
 const STOPS_WITHIN: Duration = Duration::from_millis(200);
@@ -52,7 +60,11 @@ pub(super) struct Watch<'a> {
     pressed: Option<Signal>,
     /// Somebody wants the command, and us, to end.
     is_told: bool,
+    /// What ended the wait for processes that the command left behind.
+    interrupted_by: Option<Signal>,
     stage: Stage,
+    /// How long before the lease's deadline everything is killed. It grows with the number of processes.
+    margin: Duration,
     /// Only those are left who cannot be ended.
     only_survivors: bool,
     survivors_are_told: bool,
@@ -82,6 +94,19 @@ pub(super) struct Verdict {
     pub(super) pressed: Option<Signal>,
     /// Somebody told us to end, and so the command was.
     pub(super) is_told: bool,
+    /// The signal that ended the wait for processes that the command left behind.
+    pub(super) interrupted_by: Option<Signal>,
+}
+
+impl Verdict {
+    /// Whether the command was kept from coming to its own end: by a signal to us, which it may have handled, or by one to
+    /// itself. A command that leasehold ended, because it ran too long, was not interrupted, and neither was one that
+    /// crashed.
+    pub(super) fn is_interrupted(&self) -> bool {
+        const INTERRUPTS: [Signal; 5] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL];
+        let was_killed = INTERRUPTS.iter().any(|it| self.ended == Some(Ended::Signal(it.as_raw())));
+        self.is_told || (was_killed && !self.is_too_long)
+    }
 }
 
 impl<'a> Watch<'a> {
@@ -107,7 +132,9 @@ impl<'a> Watch<'a> {
             is_too_long: false,
             pressed: None,
             is_told: false,
+            interrupted_by: None,
             stage: Stage::Running,
+            margin: MARGIN,
             only_survivors: false,
             survivors_are_told: false,
             lingering_is_told: false,
@@ -119,7 +146,7 @@ impl<'a> Watch<'a> {
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.office.ears.watch(self.job.end());
         for caught in self.office.listen(Some(Duration::ZERO))? {
-            self.is_told |= caught.means_the_end();
+            self.note(caught);
             self.job.forward_early(caught);
         }
         loop {
@@ -145,6 +172,7 @@ impl<'a> Watch<'a> {
             has_survivors: self.only_survivors && !self.job.is_gone(),
             pressed: self.pressed,
             is_told: self.is_told,
+            interrupted_by: self.interrupted_by,
         })
     }
 
@@ -178,7 +206,12 @@ impl<'a> Watch<'a> {
             self.deadline = now.plus(remaining);
         }
         if !self.is_lost {
-            let ends_soon = self.plan.on_lost == OnLost::Kill && remaining <= self.plan.kill_after + MARGIN;
+            // Renewals have failed, or it would be more.
+            if self.plan.on_lost == OnLost::Kill && remaining <= self.plan.ttl / 2 {
+                self.set_margin();
+            }
+            let ends_soon =
+                self.plan.on_lost == OnLost::Kill && remaining <= self.plan.kill_after + self.margin;
             match self.proof.loss() {
                 Some(loss) => self.lost(Some(loss), now),
                 None if ends_soon => self.lost(None, now),
@@ -196,11 +229,23 @@ impl<'a> Watch<'a> {
         }
     }
 
+    fn set_margin(&mut self) {
+        let start = self.office.now();
+        drop(self.job.living());
+        let look = self.office.now().since(start);
+        let each = MARGIN_PER_PROCESS * u32::try_from(processes::count()).unwrap_or(u32::MAX);
+        self.margin = MARGIN + each + look * MARGIN_PER_LOOK;
+    }
+
     fn next_look(&self, now: Deadline) -> Option<Duration> {
         let remaining = self.proof.remaining();
         let lease = match (self.is_lost, self.plan.on_lost) {
             (true, _) => None,
-            (false, OnLost::Kill) => Some(remaining.saturating_sub(self.plan.kill_after + MARGIN)),
+            // There may be more processes by then.
+            (false, OnLost::Kill) if remaining <= self.plan.ttl / 2 => {
+                Some(remaining.saturating_sub(self.plan.kill_after + self.margin).min(LOOK_EVERY))
+            }
+            (false, OnLost::Kill) => Some(remaining - self.plan.ttl / 2),
             (false, OnLost::Signal | OnLost::Continue) => Some(remaining),
         };
         let stage = match self.stage {
@@ -211,7 +256,8 @@ impl<'a> Watch<'a> {
         };
         // Of orphans we may not hear.
         let orphans = self.job.ended().map(|_| LOOK_EVERY);
-        [lease, stage, orphans].into_iter().flatten().min()
+        let unreaped = self.job.has_more_to_reap().then_some(Duration::ZERO);
+        [lease, stage, orphans, unreaped].into_iter().flatten().min()
     }
 
     /// Acts first and speaks then.
@@ -220,7 +266,9 @@ impl<'a> Watch<'a> {
         let pid = self.job.pid();
         match self.plan.on_lost {
             OnLost::Kill => self.ask_to_end(now),
-            OnLost::Signal if self.job.ended().is_some() => drop(self.job.signal_all(self.plan.signal)),
+            OnLost::Signal if self.job.ended().is_some() => {
+                self.job.signal_all(self.plan.signal, Deadline::FAR);
+            }
             OnLost::Signal => self.job.signal(self.plan.signal),
             OnLost::Continue => {}
         }
@@ -271,9 +319,10 @@ impl<'a> Watch<'a> {
     /// With as much grace as was asked for and the lease allows.
     fn ask_to_end(&mut self, now: Deadline) {
         let grace = now.plus(self.plan.kill_after);
+        self.set_margin();
         // A deadline that was given up before is of no concern.
         let runs_on_without = self.is_lost && self.is_too_long;
-        let kill_at = if runs_on_without { grace } else { grace.min(self.deadline.minus(MARGIN)) };
+        let kill_at = if runs_on_without { grace } else { grace.min(self.deadline.minus(self.margin)) };
         match self.stage {
             // Ran too long, and now the lease is in danger too.
             Stage::Asked { kill_at: earlier } => self.stage = Stage::Asked { kill_at: earlier.min(kill_at) },
@@ -281,7 +330,7 @@ impl<'a> Watch<'a> {
             Stage::Running if kill_at <= now => self.kill(now),
             Stage::Running => {
                 self.stage = Stage::Asked { kill_at };
-                self.job.signal_all(self.plan.signal);
+                self.job.signal_all(self.plan.signal, kill_at);
             }
         }
     }
@@ -294,9 +343,9 @@ impl<'a> Watch<'a> {
         };
         self.stage = Stage::Killing { since };
         let unreached = self.job.kill();
-        let living = self.job.living();
         // Somebody who is not ours to kill, or whom the kernel does not let go.
         let is_late = now > since.plus(DIES_WITHIN);
+        let living = if is_late || !unreached.is_empty() { self.job.living() } else { Vec::new() };
         self.only_survivors = is_late || (!unreached.is_empty() && unreached.len() == living.len());
         if self.only_survivors
             && !self.job.is_gone()
@@ -313,21 +362,29 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn hear(&mut self, caught: Caught) -> Result<(), Failure> {
+    /// Records for the verdict that this signal came. Every caught signal is recorded, wherever it is caught.
+    fn note(&mut self, caught: Caught) {
         if caught.is_pressed() {
             self.pressed = Some(caught.signal);
         }
         self.is_told |= caught.means_the_end();
+    }
+
+    fn hear(&mut self, caught: Caught) -> Result<(), Failure> {
+        self.note(caught);
         match caught.signal {
             Signal::TSTP => self.stop(false),
             // Somebody stopped us in a way we could not see.
             Signal::CONT if self.job.take_terminal() => {
-                self.job.signal_all(Signal::CONT);
+                self.job.signal_all(Signal::CONT, Deadline::FAR);
                 Ok(())
             }
             _ if !caught.is_forwarded() => Ok(()),
             signal if self.job.ended().is_some() => {
-                self.job.signal_all(signal);
+                self.job.signal_all(signal, Deadline::FAR);
+                if matches!(signal, Signal::INT | Signal::QUIT) {
+                    self.end_the_rest(signal);
+                }
                 Ok(())
             }
             _ => {
@@ -337,12 +394,25 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Ends what an ended command left behind. The signal alone may not: a shell without job control starts background
+    /// processes that ignore INT and QUIT. The second time, without any grace.
+    fn end_the_rest(&mut self, signal: Signal) {
+        self.interrupted_by = Some(signal);
+        let now = self.office.now();
+        if self.stage != Stage::Running {
+            return self.kill(now);
+        }
+        self.ask_to_end(now);
+        self.speaker
+            .tell(format!("Ending what `{}` left running; again to kill it at once", self.plan.shown()));
+    }
+
     /// Ctrl-Z: nothing of the job runs while nobody renews its lease.
     fn stop(&mut self, has_stopped: bool) -> Result<(), Failure> {
         if !has_stopped {
             self.ask_to_stop()?;
         }
-        self.job.signal_all(Signal::STOP);
+        self.job.signal_all(Signal::STOP, Deadline::FAR);
         let stopped = match has_stopped {
             true => stop_our_group(),
             false => stop_ourselves(),
@@ -350,6 +420,7 @@ impl<'a> Watch<'a> {
         stopped.map_err(Failure::internal)?;
         // Whatever stopped us has been obeyed.
         for caught in self.office.listen(Some(Duration::ZERO))? {
+            self.note(caught);
             if caught.is_forwarded() {
                 self.job.forward(caught);
             }
@@ -358,7 +429,7 @@ impl<'a> Watch<'a> {
         // with us, so that it runs for a moment.)
         if self.proof.is_valid() {
             self.job.take_terminal();
-            self.job.signal_all(Signal::CONT);
+            self.job.signal_all(Signal::CONT, Deadline::FAR);
         }
         Ok(())
     }
@@ -372,8 +443,12 @@ impl<'a> Watch<'a> {
             if self.job.reap() || self.job.ended().is_some() || left.is_zero() {
                 return Ok(());
             }
-            let caught = self.office.listen(Some(left))?;
-            caught.into_iter().filter(|caught| caught.is_forwarded()).for_each(|it| self.job.forward(it));
+            for caught in self.office.listen(Some(left))? {
+                self.note(caught);
+                if caught.is_forwarded() {
+                    self.job.forward(caught);
+                }
+            }
         }
     }
 
@@ -381,7 +456,7 @@ impl<'a> Watch<'a> {
     fn stopped_at_the_terminal(&mut self) -> Result<(), Failure> {
         match self.job.take_terminal() {
             true => {
-                self.job.signal_all(Signal::CONT);
+                self.job.signal_all(Signal::CONT, Deadline::FAR);
                 Ok(())
             }
             false => self.stop(true),

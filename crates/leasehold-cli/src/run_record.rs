@@ -1,0 +1,181 @@
+//! What is remembered of the last run under `run --once-per`: a value beside the lock, on stores that keep values.
+//!
+//! It is for operators only. Whether a run may begin is decided by the lock alone.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leasehold::{Fence, Locks, Name, Names, Owner, Status};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::duration::short;
+use crate::timestamp;
+
+/// How long a record outlives its period, so that an operator finds it some days later.
+const KEPT_AFTER: Duration = Duration::from_secs(7 * 86_400);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RunRecord {
+    owner: String,
+    /// The fence of the run's lease, by which it is known whether the lock is still this run's.
+    fence: u64,
+    period_ms: u64,
+    /// By the clock of the machine that ran it, like `ended_ms`.
+    started_ms: u64,
+    ended_ms: Option<u64>,
+    /// The exit code of `leasehold run`.
+    exit_code: Option<u8>,
+}
+
+/// What the lock and the record say together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// The run has ended, and the lock is kept for the rest of the period.
+    Done {
+        next_in: Duration,
+    },
+    /// The lock is free.
+    Due,
+    /// Another than this run holds the lock.
+    Other,
+}
+
+impl RunRecord {
+    pub(crate) fn started(owner: &Owner, fence: Fence, period: Duration) -> Self {
+        RunRecord {
+            owner: owner.to_string(),
+            fence: fence.get(),
+            period_ms: u64::try_from(period.as_millis()).unwrap_or(u64::MAX),
+            started_ms: now_ms(),
+            ended_ms: None,
+            exit_code: None,
+        }
+    }
+
+    pub(crate) fn ended(self, exit_code: u8) -> Self {
+        RunRecord { ended_ms: Some(now_ms()), exit_code: Some(exit_code), ..self }
+    }
+
+    /// Writes the record for each of these names, unless a later run has written its own. A store that keeps no values, or
+    /// does not answer, has none.
+    pub(crate) async fn save(self, locks: Locks, names: Names) {
+        let Ok(fence) = Fence::new(self.fence) else { return };
+        let kept = Duration::from_millis(self.period_ms)
+            .saturating_add(KEPT_AFTER)
+            .min(leasehold::Ttl::MAX.as_duration());
+        for name in &names {
+            if locks.capabilities().cells {
+                let cell = locks.cells().cell::<RunRecord>(cell_name(name)).ttl(kept);
+                let _ = cell.set_fenced(fence, &self).await;
+            }
+        }
+    }
+
+    pub(crate) async fn load(locks: &Locks, name: &Name) -> Option<Self> {
+        if !locks.capabilities().cells {
+            return None;
+        }
+        let found = locks.cells().cell::<RunRecord>(cell_name(name)).get().await.ok().flatten();
+        found.filter(RunRecord::can_be_shown)
+    }
+
+    /// Any program can write the value: what is no label could steer the terminal that shows it.
+    fn can_be_shown(&self) -> bool {
+        Owner::new(&self.owner).is_ok()
+    }
+
+    fn state(&self, status: Option<&Status>) -> State {
+        let mut holders = status.into_iter().flat_map(|status| &status.holders).peekable();
+        if holders.peek().is_none() {
+            return State::Due;
+        }
+        match (holders.find(|holder| holder.fence.map(Fence::get) == Some(self.fence)), self.ended_ms) {
+            (None, _) => State::Other,
+            (Some(_), None) => State::Running,
+            (Some(mark), Some(_)) => State::Done { next_in: mark.remaining },
+        }
+    }
+
+    pub(crate) fn as_json(&self, status: Option<&Status>) -> Value {
+        let state = self.state(status);
+        let (word, next_in) = match state {
+            State::Running => ("running", None),
+            State::Done { next_in } => ("done", Some(next_in)),
+            State::Due => ("due", Some(Duration::ZERO)),
+            State::Other => ("other", None),
+        };
+        json!({
+            "state": word,
+            "owner": self.owner,
+            "last_run": timestamp::from_ms(self.started_ms),
+            "ended": self.ended_ms.map(timestamp::from_ms),
+            "exit_code": self.exit_code,
+            "period_ms": self.period_ms,
+            "next_run": next_in.map(timestamp::after),
+        })
+    }
+
+    /// A line for people.
+    pub(crate) fn text(&self, status: Option<&Status>) -> String {
+        let Self { owner, .. } = self;
+        let started = timestamp::from_ms(self.started_ms);
+        let ended = match (self.ended_ms, self.exit_code) {
+            (Some(ended_ms), Some(code)) => {
+                let took = short(Duration::from_millis(ended_ms.saturating_sub(self.started_ms)));
+                format!("exit code {code} after {took}")
+            }
+            _ => "its end was not recorded".to_owned(),
+        };
+        match self.state(status) {
+            State::Running => format!("last run: {started} by {owner}, runs now"),
+            State::Done { next_in } => {
+                format!(
+                    "last run: {started} by {owner}, {ended}; next run allowed at {}",
+                    timestamp::after(next_in)
+                )
+            }
+            State::Due => format!("last run: {started} by {owner}, {ended}; next run allowed now"),
+            State::Other => format!("last run: {started} by {owner}, {ended}"),
+        }
+    }
+
+    /// A word for a table.
+    pub(crate) fn word(&self, status: &Status) -> String {
+        match (self.state(Some(status)), self.exit_code) {
+            (State::Running, _) => "running".to_owned(),
+            (State::Done { .. }, Some(code)) => format!("done, exit {code}"),
+            _ => "-".to_owned(),
+        }
+    }
+}
+
+fn cell_name(name: &Name) -> String {
+    format!("leasehold-last-run/{name}")
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_whose_owner_is_no_label_is_not_shown() {
+        let record = |owner: &str| -> RunRecord {
+            let value = json!({ "owner": owner, "fence": 1, "period_ms": u64::MAX, "started_ms": u64::MAX });
+            serde_json::from_value(value).expect("a record")
+        };
+        assert!(record("web1:12 (anna: report)").can_be_shown());
+        for owner in ["", "\u{1b}[2J", "two\nlines", &"x".repeat(129)] {
+            assert!(!record(owner).can_be_shown(), "{owner:?}");
+        }
+        // Numbers that make no sense are shown without a panic.
+        let strange = record("anna");
+        assert!(strange.text(None).contains("its end was not recorded"));
+        assert_eq!(strange.as_json(None)["state"], "due");
+    }
+}
