@@ -10,7 +10,8 @@ mod pip;
 mod programs;
 mod report;
 mod steps;
-mod tally;
+mod test_program;
+mod test_runner;
 mod valkey;
 
 use std::process::ExitCode;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::tally::Tally;
+use crate::test_runner::Summary;
 
 #[derive(Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
-    tests: Option<Tally>,
+    tests: Option<Summary>,
 }
 
 struct Row {
@@ -32,14 +32,14 @@ impl Report {
     pub(crate) fn tests(
         &mut self,
         step: &'static str,
-        run: impl FnOnce() -> (Tally, Result<()>),
+        run: impl FnOnce() -> (Summary, Result<()>),
     ) -> Result<()> {
         let started = Instant::now();
-        let (tally, ran) = run();
+        let (summary, ran) = run();
         let failed = if ran.is_ok() { "" } else { "FAILED: " };
-        self.rows.push(Row { step, took: started.elapsed(), came_of_it: format!("{failed}{tally}") });
+        self.rows.push(Row { step, took: started.elapsed(), came_of_it: format!("{failed}{summary}") });
         // Only a run that succeeded may end in "0 failed": one that crashed or did not compile has no failed test.
-        self.tests = ran.is_ok().then_some(tally);
+        self.tests = ran.is_ok().then_some(summary);
         ran
     }
 }
@@ -51,7 +51,7 @@ impl fmt::Display for Report {
             write!(f, "\n{:<10} {:>12}  {}", row.step, shown(row.took), row.came_of_it)?;
         }
         match &self.tests {
-            Some(tally) => write!(f, "\n\n{} passed, {} failed", tally.passed, tally.failed),
+            Some(summary) => write!(f, "\n\n{} passed, {} failed", summary.passed, summary.failed),
             None => Ok(()),
         }
     }
@@ -68,22 +68,15 @@ fn shown(took: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn tally() -> Tally {
-        let mut tally = Tally::default();
-        tally.feed(
-            b"     Running tests/a.rs (a)
-test result: ok. 9 passed; 0 failed; 0 ignored
-",
-        );
-        tally.finish();
-        tally
+    fn summary() -> Summary {
+        Summary { programs: 1, passed: 9, ..Summary::default() }
     }
 
     #[test]
     fn the_last_line_is_the_count_alone() {
         let mut report = Report::default();
         assert_eq!(report.step("fmt", || Ok("ok".to_owned())), Ok(()));
-        assert_eq!(report.tests("test", || (tally(), Ok(()))), Ok(()));
+        assert_eq!(report.tests("test", || (summary(), Ok(()))), Ok(()));
         let text = report.to_string();
         assert_eq!(text.lines().last(), Some("9 passed, 0 failed"), "{text}");
     }
@@ -92,9 +85,9 @@ test result: ok. 9 passed; 0 failed; 0 ignored
     fn a_run_that_failed_does_not_end_in_a_count() {
         let mut report = Report::default();
         let died = || Err("Cargo ended with signal 11.".to_owned());
-        assert_eq!(report.tests("test", || (tally(), died())), died());
+        assert_eq!(report.tests("test", || (summary(), died())), died());
         let text = report.to_string();
-        assert!(text.contains("FAILED: 1 test binaries"), "{text}");
+        assert!(text.contains("FAILED: 1 test programs"), "{text}");
         assert!(!text.lines().any(|line| line == "9 passed, 0 failed"), "{text}");
     }
 

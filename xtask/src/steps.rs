@@ -1,10 +1,13 @@
 //! `test`, `soak` and `bench`: which calls of cargo they are made of.
 
+use std::time::Duration;
+
 use crate::Result;
 use crate::cargo::Cargo;
 use crate::programs;
 use crate::report::Report;
-use crate::tally::Tally;
+use crate::test_program::TestProgram;
+use crate::test_runner::{self, Settings, Summary};
 use crate::{company, features, package, valkey};
 
 /// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
@@ -14,8 +17,8 @@ const BENCHES: &[&str] = &["cache", "cells", "core", "file", "quorum", "redis", 
 /// The part of its full length at which a long proof runs; the tests read it from the environment.
 const SCALE: &str = "LEASEHOLD_SCALE";
 
-/// How many tests of a program run at once; read by the tests' own harness.
-const THREADS: &str = "RUST_TEST_THREADS";
+/// How many tests run at a time, where the environment says so.
+const JOBS: &str = "LEASEHOLD_TEST_JOBS";
 
 /// A part of `cargo xtask test` that can be run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,7 @@ impl Step {
                     .run()
             }),
             Step::Package => step(&package::check),
-            Step::Test => report.tests(self.name(), || counted(&tests().env(SCALE, "0.1"))),
+            Step::Test => report.tests(self.name(), || tests(&settings("0.1", None))),
         }
     }
 }
@@ -75,11 +78,11 @@ pub(crate) fn test(only: Option<Step>) -> Result<()> {
     ran
 }
 
-/// The tests at full length, with what they print.
+/// The tests at full length, with the figures that they print.
 pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
-    let call = filter.into_iter().fold(tests(), Cargo::arg).arg("--").arg("--nocapture").env(SCALE, "1");
+    let settings = settings("1", filter);
     let mut report = Report::default();
-    let ran = install(&mut report).and_then(|()| report.tests("soak", || counted(&call)));
+    let ran = install(&mut report).and_then(|()| report.tests("soak", || tests(&settings)));
     println!("{report}");
     let again = filter.map_or_else(String::new, |filter| format!(" {filter}"));
     ran.map_err(|why| format!("The soak failed. {why} To run it again: cargo xtask soak{again}"))
@@ -112,25 +115,38 @@ fn install(report: &mut Report) -> Result<()> {
     })
 }
 
-fn tests() -> Cargo {
-    let call =
-        Cargo::new("test --workspace --all-features --no-fail-fast").env(valkey::SERVER, valkey::server());
-    // Most tests wait for most of their time: one more at once than there are processors.
-    let at_once = std::thread::available_parallelism().map_or(2, usize::from) + 1;
-    match std::env::var_os(THREADS) {
-        Some(_) => call,
-        None => call.env(THREADS, at_once.to_string()),
+fn settings(scale: &str, filter: Option<&str>) -> Settings {
+    let is_soak = scale == "1";
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    Settings {
+        env: vec![(SCALE, scale.to_owned()), (valkey::SERVER, valkey::server())],
+        filter: filter.map(str::to_owned),
+        // Most tests wait for most of their time.
+        jobs: std::env::var(JOBS).ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2 * processors),
+        time_limit: Duration::from_secs(if is_soak { 3600 } else { 600 }),
+        shows_output: is_soak,
     }
 }
 
-/// Cargo is content with a run in which no test ran, or in which one ended its process with `exit(0)` before the
-/// rest had their turn. Neither proves anything, so neither passes here.
-fn counted(call: &Cargo) -> (Tally, Result<()>) {
-    let (tally, ran) = call.run_tests();
-    let ran = match ran {
-        Ok(()) if tally.unfinished > 0 => Err("A test binary ended without a result.".to_owned()),
-        Ok(()) if tally.passed == 0 => Err("No test was run; does the filter match any?".to_owned()),
-        ran => ran,
+/// Compiles the test programs, runs their tests and then those in the documentation.
+fn tests(settings: &Settings) -> (Summary, Result<()>) {
+    let programs = match TestProgram::compile_all("--all-features") {
+        Ok(programs) => programs,
+        Err(why) => return (Summary::default(), Err(why)),
     };
-    (tally, ran)
+    let (mut summary, ran) = test_runner::run(&programs, settings);
+    summary.print_slowest();
+    let ran = ran.and_then(|()| match settings.filter {
+        Some(_) => Ok(()),
+        None => doc_tests().map(|passed| summary.passed += passed),
+    });
+    (summary, ran)
+}
+
+/// Runs the tests in the documentation; returns how many passed.
+fn doc_tests() -> Result<usize> {
+    let output = Cargo::new("test --workspace --all-features --doc").output()?;
+    print!("{output}");
+    let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
+    Ok(results.filter_map(|result| result.split(' ').next()?.parse::<usize>().ok()).sum())
 }

@@ -1,0 +1,335 @@
+//! Runs every test in a process of its own, several at a time, whichever program they are in.
+//!
+//! A process per test keeps process-wide state (log subscribers, signal handlers, open files) apart, gives the duration of each
+//! test, and lets the tests of all programs share the processors.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::test_program::TestProgram;
+
+/// Tests that would disturb the tests beside them: they start thousands of processes. They run last, one at a time.
+const RUN_ALONE: &[&str] = &["run_forks::"];
+
+/// How long the output may stay open after the test has ended. A process that the test left behind may hold it open for ever.
+const OUTPUT_CLOSES_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often the runner looks whether a test has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+const SLOWEST: usize = 10;
+
+/// How tests are run.
+pub(crate) struct Settings {
+    pub(crate) env: Vec<(&'static str, String)>,
+    /// Only tests whose `program::name` contains this text.
+    pub(crate) filter: Option<String>,
+    /// How many tests run at a time.
+    pub(crate) jobs: usize,
+    /// A test that takes longer is killed and fails.
+    pub(crate) time_limit: Duration,
+    /// Whether the output of tests that pass is printed, too.
+    pub(crate) shows_output: bool,
+}
+
+/// The outcome of a run: what the report shows.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) programs: usize,
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    /// The longest tests, longest first.
+    pub(crate) slowest: Vec<(Duration, String)>,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { programs, passed, failed, .. } = self;
+        write!(f, "{programs} test programs: {passed} passed, {failed} failed")
+    }
+}
+
+impl Summary {
+    /// The slowest tests, a line each.
+    pub(crate) fn print_slowest(&self) {
+        println!("\nThe slowest tests:");
+        for (took, test) in &self.slowest {
+            println!("{:>8.1} s  {test}", took.as_secs_f64());
+        }
+    }
+}
+
+/// One test to run.
+struct Job {
+    program: usize,
+    test: String,
+}
+
+/// The state that the threads share.
+struct Run<'a> {
+    programs: &'a [TestProgram],
+    settings: &'a Settings,
+    progress: Mutex<Progress>,
+}
+
+struct Progress {
+    queue: VecDeque<Job>,
+    per_program: Vec<Counts>,
+    total: usize,
+    finished: Vec<(Duration, String)>,
+    failures: Vec<String>,
+}
+
+/// The tests of one program.
+#[derive(Default, Clone)]
+struct Counts {
+    tests: usize,
+    ended: usize,
+    failed: usize,
+    /// The sum of the durations of its tests.
+    busy: Duration,
+}
+
+/// Compiles nothing: runs the tests of these programs, and prints a line for each program that has ended.
+pub(crate) fn run(programs: &[TestProgram], settings: &Settings) -> (Summary, Result<()>) {
+    match list(programs, settings) {
+        Ok((jobs, alone)) => run_jobs(programs, settings, jobs, alone),
+        Err(why) => (Summary::default(), Err(why)),
+    }
+}
+
+/// All tests that match the filter: those that share the processors, and those that run alone.
+fn list(programs: &[TestProgram], settings: &Settings) -> Result<(Vec<Job>, Vec<Job>)> {
+    let mut jobs = Vec::new();
+    for (program, described) in programs.iter().enumerate() {
+        let name = described.name();
+        let is_wanted = |test: &String| {
+            settings.filter.as_ref().is_none_or(|filter| format!("{name}::{test}").contains(filter.as_str()))
+        };
+        jobs.extend(described.list()?.into_iter().filter(is_wanted).map(|test| Job { program, test }));
+    }
+    if jobs.is_empty() {
+        return Err("No test was run; does the filter match any?".to_owned());
+    }
+    Ok(jobs.into_iter().partition(|job| !RUN_ALONE.iter().any(|prefix| job.test.starts_with(prefix))))
+}
+
+fn run_jobs(
+    programs: &[TestProgram],
+    settings: &Settings,
+    jobs: Vec<Job>,
+    alone: Vec<Job>,
+) -> (Summary, Result<()>) {
+    let mut per_program = vec![Counts::default(); programs.len()];
+    jobs.iter().chain(&alone).for_each(|job| per_program[job.program].tests += 1);
+    let total = jobs.len() + alone.len();
+    let with_tests = per_program.iter().filter(|counts| counts.tests > 0).count();
+    println!("\n{total} tests of {with_tests} programs, {} at a time", settings.jobs);
+    let progress =
+        Progress { queue: jobs.into(), per_program, total, finished: Vec::new(), failures: Vec::new() };
+    let run = Run { programs, settings, progress: Mutex::new(progress) };
+    thread::scope(|scope| {
+        for _ in 0..settings.jobs {
+            scope.spawn(|| run.work());
+        }
+    });
+    run.progress().queue.extend(alone);
+    run.work();
+    run.summary(with_tests)
+}
+
+impl Run<'_> {
+    /// Takes jobs until none is left.
+    fn work(&self) {
+        loop {
+            let Some(job) = self.progress().queue.pop_front() else { return };
+            let program = &self.programs[job.program];
+            let mut command = program.run_one(&job.test);
+            command.envs(self.settings.env.iter().map(|(key, value)| (key, value)));
+            let started = Instant::now();
+            let (output, verdict) = run_process(command, self.settings.time_limit);
+            self.record(&job, started.elapsed(), &output, verdict);
+        }
+    }
+
+    fn record(&self, job: &Job, took: Duration, output: &str, verdict: Result<()>) {
+        let program = &self.programs[job.program];
+        let name = format!("{}::{}", program.name(), job.test);
+        let mut progress = self.progress();
+        let counts = &mut progress.per_program[job.program];
+        counts.ended += 1;
+        counts.busy += took;
+        if let Err(why) = verdict {
+            counts.failed += 1;
+            let alone = program.command_line(&job.test);
+            println!("\n{output}\nFAILED {name}: {why}\nTo run it alone: {alone}\n");
+            progress.failures.push(format!("{name}: {why}\n    {alone}"));
+        } else if self.settings.shows_output {
+            println!("\n== {name}, {:.1} s\n{}", took.as_secs_f64(), without_harness(output));
+        }
+        let counts = progress.per_program[job.program].clone();
+        if counts.ended == counts.tests {
+            let Counts { tests, failed, busy, .. } = counts;
+            let came_of_it = if failed == 0 { "ok".to_owned() } else { format!("{failed} FAILED") };
+            println!("{:<22} {tests:>5} tests {:>8.1} s  {came_of_it}", program.name(), busy.as_secs_f64());
+        }
+        progress.finished.push((took, name));
+        if io::stdout().is_terminal() {
+            let mut out = io::stdout();
+            let _ = write!(out, "{} of {}\r", progress.finished.len(), progress.total);
+            let _ = out.flush();
+        }
+    }
+
+    fn summary(&self, programs: usize) -> (Summary, Result<()>) {
+        let mut progress = self.progress();
+        let failed = progress.failures.len();
+        let mut slowest = std::mem::take(&mut progress.finished);
+        let passed = slowest.len() - failed;
+        slowest.sort_by_key(|(took, _)| std::cmp::Reverse(*took));
+        slowest.truncate(SLOWEST);
+        let verdict = match progress.failures.as_slice() {
+            [] => Ok(()),
+            failures => Err(format!("These tests failed:\n  {}\n", failures.join("\n  "))),
+        };
+        (Summary { programs, passed, failed, slowest }, verdict)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a process that executes exactly one test; returns its output, and why the test failed.
+fn run_process(mut command: Command, time_limit: Duration) -> (String, Result<()>) {
+    let started = io::pipe().and_then(|(reader, writer)| {
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        Ok((reader, command.spawn()?))
+    });
+    let (mut reader, mut child) = match started {
+        Ok(started) => started,
+        Err(error) => return (String::new(), Err(format!("the process could not be started: {error}"))),
+    };
+    // The command keeps our ends of the pipe, and the reader sees no end while they are open.
+    drop(command);
+    let (sender, closed) = mpsc::channel();
+    let output = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let read = output.clone();
+    thread::spawn(move || {
+        let mut chunk = [0; 8 * 1024];
+        // A read that a signal interrupts has not reached the end.
+        while let Some(bytes) = match reader.read(&mut chunk) {
+            Ok(0) => None,
+            Ok(length) => Some(&chunk[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Some(&[][..]),
+            Err(_) => None,
+        } {
+            read.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        }
+        sender.send(())
+    });
+    let ended = wait(&mut child, time_limit);
+    let is_closed = closed.recv_timeout(OUTPUT_CLOSES_WITHIN).is_ok();
+    let output = output.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let verdict = ended.and_then(|status| judge(status, &output)).and_then(|()| {
+        if is_closed { Ok(()) } else { Err("a process that it left behind holds the output open".to_owned()) }
+    });
+    (output, verdict)
+}
+
+fn wait(child: &mut std::process::Child, time_limit: Duration) -> Result<ExitStatus> {
+    let started = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if started.elapsed() < time_limit => thread::sleep(POLL_INTERVAL),
+            Ok(None) => {
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(format!("it did not end within {} s", time_limit.as_secs()));
+            }
+            Err(error) => return Err(format!("waiting for the process failed: {error}")),
+        }
+    }
+}
+
+/// The exit code alone proves nothing: a process that runs no test, or that calls `exit(0)` in a test, ends with 0 as well.
+fn judge(status: ExitStatus, output: &str) -> Result<()> {
+    if !status.success() {
+        return Err(format!("the process ended with {status}"));
+    }
+    match output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed; 0 ignored")) {
+        true => Ok(()),
+        false => Err("the process ended without the result of one test".to_owned()),
+    }
+}
+
+/// The lines that the test itself printed.
+fn without_harness(output: &str) -> String {
+    let is_harness = |line: &&str| {
+        line.is_empty() || line.starts_with("running 1 test") || line.starts_with("test result: ")
+    };
+    let shown = output.lines().filter(|line| !is_harness(line)).map(|line| {
+        // The harness may have begun the line with the name of the test.
+        line.split_once(" ... ")
+            .filter(|(start, _)| start.starts_with("test "))
+            .map_or(line, |(_, rest)| rest)
+    });
+    shown.filter(|line| *line != "ok").collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn verdict(script: &str) -> Result<()> {
+        run_process(shell(script), Duration::from_secs(30)).1
+    }
+
+    const OK: &str = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out'";
+
+    #[test]
+    fn only_the_result_of_one_test_counts_as_passed() {
+        assert_eq!(verdict(OK), Ok(()));
+        for script in [
+            "exit 0",
+            "echo 'test result: ok. 0 passed; 0 failed; 0 ignored'",
+            "echo 'test result: ok. 0 passed; 0 failed; 1 ignored'",
+            "echo '  test result: ok. 1 passed; 0 failed; 0 ignored'",
+        ] {
+            assert!(verdict(script).is_err(), "{script}");
+        }
+    }
+
+    #[test]
+    fn an_exit_code_or_a_signal_is_a_failure() {
+        for script in [format!("{OK}; exit 101"), format!("{OK}; kill -9 $$")] {
+            assert!(verdict(&script).is_err_and(|why| why.starts_with("the process ended with")), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_test_that_hangs_is_killed() {
+        let (_, verdict) = run_process(shell("exec sleep 600"), Duration::from_millis(50));
+        assert_eq!(verdict, Err("it did not end within 0 s".to_owned()));
+    }
+
+    #[test]
+    fn the_output_shown_is_that_of_the_test() {
+        let output = "\nrunning 1 test\ntest a::b ... 12 grants\n0 overlaps\nok\n\n\
+                      test result: ok. 1 passed; 0 failed; 0 ignored\n\n";
+        assert_eq!(without_harness(output), "12 grants\n0 overlaps");
+    }
+}
