@@ -1,13 +1,10 @@
 //! Real servers: started, stopped, killed, made to stand still, started again; and none outlives its test.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{A_WHILE, SOON, on_each, soon};
+use crate::common::{A_WHILE, SOON, on_each, soon};
 use leasehold_lab::{Authority, Client, Error, Kind, Reply, Server, Setup};
 
 const ROLE: &str = "LEASEHOLD_LAB_ROLE";
@@ -286,8 +283,10 @@ fn parent() {
 
 #[test]
 fn servers_die_with_a_test_that_is_killed() {
+    // The test harness knows a test by its path without the crate.
+    let (_, module) = module_path!().split_once("::").unwrap();
     let mut parent = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "parent", "--nocapture"])
+        .args(["--exact", &format!("{module}::parent"), "--nocapture"])
         .env(ROLE, "parent")
         .stdout(Stdio::piped())
         .spawn()

@@ -1,12 +1,9 @@
 //! The bad network: each fault, shown on a real server behind it; and what is counted, counted exactly.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use common::{A_WHILE, SOON, behind_a_proxy, ms, on_each, soon};
+use crate::common::{A_WHILE, SOON, behind_a_proxy, ms, on_each, soon};
 use leasehold_lab::{Client, Counts, Cut, Flow, Kind, Proxy, Reply, Server, Toward, Trick};
 
 fn get(server: &Server, key: &str) -> Option<String> {

@@ -1,5 +1,4 @@
 //! What the tests of the lab share.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use std::time::Duration;
 
