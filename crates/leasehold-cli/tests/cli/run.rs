@@ -1,12 +1,9 @@
 //! `leasehold run` as a user meets it: exit codes, options, signals, processes.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::roles::{play, program};
-use common::{Home, Running, kill, lives, said, until};
+use crate::common::roles::program;
+use crate::common::{Home, Running, kill, lives, said, until};
 use rustix::process::Signal;
 
 fn is_held(home: &Home, name: &str) -> bool {
@@ -18,12 +15,6 @@ fn holder(home: &Home) -> Running {
     let mut holder = home.start(["run", "x", "--", "sh", "-c", "echo ready; cat"]);
     assert_eq!(holder.line(), "ready");
     holder
-}
-
-/// What the programs do.
-#[test]
-fn worker() {
-    play();
 }
 
 #[test]

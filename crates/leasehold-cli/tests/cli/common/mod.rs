@@ -1,5 +1,4 @@
 //! What the tests of the command have in common.
-#![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod roles;
 pub(crate) mod terminal;

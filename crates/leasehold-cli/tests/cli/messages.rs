@@ -2,16 +2,13 @@
 //! what, and what to do.
 //!
 //! `LEASEHOLD_BLESS=1` writes the file anew.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::terminal::Terminal;
-use common::{Home, Running, said, until};
+use crate::common::terminal::Terminal;
+use crate::common::{Home, Running, said, until};
 
 /// The transcript.
 #[derive(Default)]
@@ -347,7 +344,7 @@ fn every_message_says_what_happened_to_what_and_what_to_do() {
     page.run(&home, "run x -- sh -c 'sleep 0.5 & until grep -q sleep /proc/$!/comm; do :; done; exit 3'");
     page.run(&home, "-v run x -- true");
 
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/messages.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/messages.txt");
     if std::env::var_os("LEASEHOLD_BLESS").is_some() {
         std::fs::write(&path, &page.0).unwrap();
     }

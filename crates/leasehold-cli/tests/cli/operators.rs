@@ -1,15 +1,12 @@
 //! What operators see without a terminal: who holds a lock, what a command waits for, and what happens to its lease.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::spawn;
 
-use common::terminal::Terminal;
-use common::{Home, LONG, Running, said, until};
+use crate::common::terminal::Terminal;
+use crate::common::{Home, LONG, Running, said, until};
 use leasehold_lab::{Kind, Server, Setup};
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -1,12 +1,9 @@
 //! A `file:` store that several users of one machine share. Needs root, to become them.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use common::{Home, Running, said, until};
+use crate::common::{Home, Running, said, until};
 use rustix::process::Signal;
 
 /// Two members of a group, and one who is none.

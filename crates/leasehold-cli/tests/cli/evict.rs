@@ -1,11 +1,8 @@
 //! `leasehold evict` beside commands that hold the lock.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Home, Running, lives, said, until};
+use crate::common::{Home, Running, lives, said, until};
 use leasehold_lab::{Kind, Server};
 use rustix::process::Signal;
 

@@ -1,12 +1,9 @@
 //! The commands as a user meets them: what they print, where, and how they end.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
+use crate::common::{Home, said};
 use assert_cmd::Command;
-use common::{Home, said};
 use leasehold_lab::{Kind, Server};
 use serde_json::Value;
 

@@ -1,7 +1,4 @@
 //! `leasehold elect`: a command on exactly one of several processes, and on the next when that one dies.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -9,16 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::roles::{play, program};
-use common::{Home, Running, lives, scaled, until};
+use crate::common::roles::program;
+use crate::common::{Home, Running, lives, scaled, until};
 use leasehold_lab::{Kind, Server};
 use rustix::process::Signal;
-
-/// What the programs do.
-#[test]
-fn worker() {
-    play();
-}
 
 /// What a leader has written: its term, its own number, and that of its leasehold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,9 @@
 //! `leasehold run` where little goes as usual: too few descriptors or processes, processes that cannot be seen or ended, signals
 //! that are blocked, nobody who reads.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Home, lives, until};
+use crate::common::{Home, lives, until};
 use rustix::process::Signal;
 
 #[test]

@@ -1,23 +1,14 @@
 //! `leasehold run` at a terminal: reading, Ctrl-C, Ctrl-Z, `fg`; in the foreground, where the command shares leasehold's
 //! process group, and in the background, where it has its own.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::roles::{play, program};
-use common::terminal::Terminal;
-use common::{Home, kill, lives, until};
+use crate::common::roles::program;
+use crate::common::terminal::Terminal;
+use crate::common::{Home, kill, lives, until};
 
 const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 const CTRL_Z: &str = "\x1a";
 const CTRL_BACKSLASH: &str = "\x1c";
-
-/// What the programs do.
-#[test]
-fn worker() {
-    play();
-}
 
 /// Says how often it was interrupted, until [`end`] is called.
 fn counts_interrupts(home: &Home) {

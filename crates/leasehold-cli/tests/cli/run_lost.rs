@@ -1,12 +1,9 @@
 //! `leasehold run` whose lease is lost: everything is dead before somebody else can have it.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use common::{Home, Running, lives, until};
+use crate::common::{Home, Running, lives, until};
 use rustix::process::Signal;
 
 /// A command that does not want to end, and what it started: (itself, a child, one in another session).

@@ -1,12 +1,9 @@
 //! Passwords: where they come from, and that they go nowhere else.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
+use crate::common::{Home, said};
 use assert_cmd::Command;
-use common::{Home, said};
 use leasehold_lab::{Kind, Server, Setup};
 
 const CANARY: &str = "c4nary-In-The-Mine";

@@ -1,11 +1,8 @@
 //! The command on a quorum of real servers.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Home, said};
+use crate::common::{Home, said};
 use leasehold_lab::{Kind, Server};
 
 fn url(nodes: &[Server], parameters: &str) -> String {

@@ -1,9 +1,6 @@
 //! `leasehold run` with commands that fork: all their processes are dead before the lease's deadline.
 //!
 //! The command is `forker.c`, which bounds how often and how long it forks.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,8 +8,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::terminal::Terminal;
-use common::{Home, until};
+use crate::common::terminal::Terminal;
+use crate::common::{Home, until};
 
 /// As in `forker.c`.
 const MAX_FORKS: i64 = 300_000;
@@ -21,7 +18,7 @@ fn forker() -> &'static Path {
     static FORKER: OnceLock<PathBuf> = OnceLock::new();
     FORKER.get_or_init(|| {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("forker_{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/forker.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/forker.c");
         assert!(Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(source).status().unwrap().success());
         path
     })

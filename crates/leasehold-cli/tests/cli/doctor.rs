@@ -1,11 +1,8 @@
 //! `leasehold doctor` as a user meets it.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
-use common::{Home, said};
+use crate::common::{Home, said};
 use leasehold_lab::{Kind, Setup};
 use serde_json::Value;
 

@@ -1,11 +1,8 @@
 //! `leasehold run --once-per` and `--at-least`: which runs count, and what happens when the store cannot record one.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{Home, Running, until};
+use crate::common::{Home, Running, until};
 use leasehold_lab::{Flow, Kind, Proxy, Server, Toward, Trick};
 use rustix::process::Signal;
 

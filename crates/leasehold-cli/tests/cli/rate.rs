@@ -1,11 +1,8 @@
 //! `leasehold rate`: only so many get through, of processes that know nothing of each other.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::Home;
+use crate::common::Home;
 use leasehold_lab::{Kind, Server};
 use serde_json::Value;
 

@@ -1,9 +1,6 @@
 //! `leasehold run` with several names, and once in a period.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Home, Running, until};
+use crate::common::{Home, Running, until};
 
 fn is_held(home: &Home, name: &str) -> bool {
     home.call(["inspect", name]).0 == 75

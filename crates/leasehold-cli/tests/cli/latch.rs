@@ -1,9 +1,6 @@
 //! `leasehold latch`: counted down and waited for by processes, some of which die.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Home, Running, until};
+use crate::common::{Home, Running, until};
 use leasehold_lab::{Kind, Server};
 use rustix::process::Signal;
 
