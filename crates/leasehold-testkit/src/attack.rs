@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::Locks;
 
+use super::child::ChildTest;
 use super::history::{Journal, Killed, Life, stamp};
 use super::wall::WallClock;
 use super::worker::Worker;
@@ -21,6 +22,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(900);
 
 /// What is to be done.
 pub struct Plan {
+    /// The test that a worker runs.
+    pub worker: ChildTest,
     /// What a worker plays; its label and its seed are added.
     pub role: String,
     pub processes: u64,
@@ -70,7 +73,7 @@ impl Plan {
             };
             move_clock(&mut dice);
             let role = format!("{} {label} {}", self.role, slot * 1_000_000 + number * 1_000);
-            let worker = Worker::start_under(&clock, &role, home);
+            let worker = Worker::start_under(&clock, self.worker, &role, home);
             let (shortest, longest) = self.lives_ms;
             let longest = if number == 0 { 2 * shortest } else { longest };
             let dies = Instant::now() + ms(shortest + dice.below(longest - shortest));

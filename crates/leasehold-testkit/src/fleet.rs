@@ -7,6 +7,7 @@ use leasehold::store::quorum::Quorum;
 use leasehold::{Locks, Options};
 use leasehold_lab::{Kind, Proxy, Reply, Server};
 
+use super::child::ChildTest;
 use super::wall::WallClock;
 
 /// What most tests say: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
@@ -110,9 +111,9 @@ pub fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> O
 /// In a server's own directory: by how much its clock is off.
 const OFFSET: &str = "wall_offset";
 
-/// Runs the test of that name once more, as a child whose servers have clocks that can be moved.
-pub fn as_child(name: &str) {
-    let said = WallClock::of_each(OFFSET).test(name);
+/// Runs the calling test once more, as a child whose servers have clocks that can be moved.
+pub fn as_child(test: ChildTest) {
+    let said = WallClock::of_each(OFFSET).test(test);
     assert!(said.contains("clocks were moved"), "{said}");
     said.lines().filter(|line| line.contains("acquisitions")).for_each(|line| println!("{line}"));
 }

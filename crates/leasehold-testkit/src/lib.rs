@@ -6,6 +6,7 @@
 
 pub mod attack;
 pub mod cases;
+pub mod child;
 pub mod disk;
 pub mod fleet;
 pub mod history;

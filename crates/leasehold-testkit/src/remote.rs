@@ -1,8 +1,10 @@
 //! A store in another process: each call crosses to a child over a socket, and its answer comes back.
 //!
-//! A test file that uses it says what its child serves, and starts as many children as it likes with [`Remote::spawn`]:
+//! A module that uses it says what its child serves, and starts as many children as it likes with [`Remote::spawn`]:
 //!
 //! ```ignore
+//! const REMOTE_WORKER: ChildTest = child_test!(remote_worker);
+//!
 //! #[test]
 //! fn remote_worker() {
 //!     remote::serve(|work| async move { open(&work).await as Arc<dyn Store> });
@@ -20,6 +22,7 @@
 mod wire;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufReader, Read, Write};
 use std::net::Shutdown;
@@ -43,6 +46,8 @@ use leasehold::{
 };
 use tokio::sync::oneshot;
 use wire::Wire;
+
+use super::child::ChildTest;
 
 pub use wire::crossed;
 
@@ -75,15 +80,10 @@ type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Vec<u8>>>>>>;
 impl Remote {
     /// Starts this test program again as a child that opens `work`, and waits until it has. The clock's timer belongs to
     /// the runtime this is called in.
-    pub async fn spawn(work: &str) -> Self {
+    pub async fn spawn(test: ChildTest, work: &str) -> Self {
         let (line, theirs) = UnixStream::pair().unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "remote_worker", "--nocapture"])
-            .env(WORK, work)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let child =
+            Remote::command(test, work).stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn().unwrap();
         let (pid, child) = (child.id(), Arc::new(Mutex::new(child)));
         let (reply, hello) = oneshot::channel();
         let calls: Calls = Arc::new(Mutex::new(Some(HashMap::from([(HELLO, reply)]))));
@@ -105,10 +105,17 @@ impl Remote {
             reaped.lock().unwrap().wait().unwrap();
         });
 
-        let hello = hello.await.expect("a child that opens its store (has this file a `remote_worker`?)");
+        let hello = hello.await.expect("a child that opens its store (does the test call `remote::serve`?)");
         let (capabilities, clock) = (Wire::take(&mut &hello[..]), Clock::system().unwrap());
         let last_call = AtomicU64::new(HELLO);
         Remote(Arc::new(Line { child, pid, outbox, calls, last_call, capabilities, clock }))
+    }
+
+    /// The child before it is started, for a test that starts it by itself.
+    pub fn command(test: ChildTest, work: impl AsRef<OsStr>) -> Command {
+        let mut command = test.command();
+        command.env(WORK, work);
+        command
     }
 
     pub fn pid(&self) -> u32 {

@@ -6,6 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::child::ChildTest;
+
 const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
 
 /// By how many seconds the wall clock is off, for whoever is started under it.
@@ -52,10 +54,9 @@ impl WallClock {
         command.env(OFFSET_FILE, &self.offset).env("LD_PRELOAD", shim())
     }
 
-    /// Runs one test of this program under it, to a good end; says what it printed.
-    pub fn test(&self, name: &str) -> String {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let child = self.over(command.args(["--exact", name, "--nocapture"])).output().unwrap();
+    /// Runs one test of this program under it, to a good end; says what it printed, by which the caller checks that it ran.
+    pub fn test(&self, test: ChildTest) -> String {
+        let child = self.over(&mut test.command()).output().unwrap();
         let said = String::from_utf8_lossy(&child.stdout).into_owned();
         assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
         said

@@ -1,6 +1,12 @@
 //! A process of its own for part of a test: the test program itself, run for one test that plays a role.
 //!
-//! A test file that uses it has a test `worker` which calls [`play`]. What a role tells the test, it says line by line.
+//! A module that uses it has a test `worker` which calls [`play`], and names it to the processes that it starts:
+//!
+//! ```ignore
+//! const WORKER: ChildTest = child_test!(worker);
+//! ```
+//!
+//! What a role tells the test, it says line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -9,6 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::child::ChildTest;
 use super::wall::WallClock;
 
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
@@ -16,6 +23,9 @@ const HOME: &str = "LEASEHOLD_TEST_HOME";
 
 /// What a role says stands behind this; the rest of its output belongs to the test harness.
 const MARK: &str = ">> ";
+
+/// The first line of every role. Without it the harness may have run no test at all, which it takes for a success.
+const STARTED: &str = "started in its role";
 
 /// Says a line to the test.
 pub fn say(what: impl std::fmt::Display) {
@@ -34,6 +44,7 @@ pub fn listen() -> String {
 /// In a worker: the role it was started in, and the directory it was given.
 pub fn play(roles: impl FnOnce(&str, &Path)) {
     if let (Ok(role), Some(home)) = (std::env::var(ROLE), std::env::var_os(HOME)) {
+        say(STARTED);
         roles(&role, &PathBuf::from(home));
     }
 }
@@ -45,24 +56,26 @@ pub struct Worker {
     pid: Pid,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
+    has_started: bool,
 }
 
 impl Worker {
-    pub fn start(role: &str, home: &Path) -> Self {
-        Worker::start_with(Command::new(std::env::current_exe().unwrap()), role, home)
+    pub fn start(test: ChildTest, role: &str, home: &Path) -> Self {
+        Worker::start_with(test.command(), role, home)
     }
 
     /// With a wall clock that can be moved.
-    pub fn start_under(clock: &WallClock, role: &str, home: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+    pub fn start_under(clock: &WallClock, test: ChildTest, role: &str, home: &Path) -> Self {
+        let mut command = test.command();
         clock.over(&mut command);
         Worker::start_with(command, role, home)
     }
 
     /// In a PID namespace of its own, as in a container.
-    pub fn start_in_namespace(role: &str, home: &Path) -> Self {
+    pub fn start_in_namespace(test: ChildTest, role: &str, home: &Path) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe().unwrap());
+        command.args(test.args());
         // It complains of its own when its child is killed.
         command.stderr(Stdio::null());
         let mut worker = Worker::start_with(command, role, home);
@@ -75,7 +88,7 @@ impl Worker {
 
     fn start_with(mut command: Command, role: &str, home: &Path) -> Self {
         let mut child = command
-            .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
+            .arg("--test-threads=1")
             .env(ROLE, role)
             .env(HOME, home)
             .stdin(Stdio::piped())
@@ -84,20 +97,32 @@ impl Worker {
             .unwrap();
         let pid = Pid::from_raw(child.id() as i32).unwrap();
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Worker { child, pid, stdin, stdout }
+        Worker { child, pid, stdin, stdout, has_started: false }
     }
 
     /// The next line it says.
     pub fn hear(&mut self) -> String {
+        self.await_start();
+        self.next_line().expect("a worker ended before it said what was due")
+    }
+
+    fn await_start(&mut self) {
+        if !self.has_started {
+            let first = self.next_line();
+            assert_eq!(first.as_deref(), Some(STARTED), "a worker did not start in its role");
+            self.has_started = true;
+        }
+    }
+
+    fn next_line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            assert!(
-                self.stdout.read_line(&mut line).unwrap() > 0,
-                "a worker ended before it said what was due"
-            );
+            if self.stdout.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
             // The harness may have begun the line.
             if let Some((_, said)) = line.split_once(MARK) {
-                return said.trim_end().to_owned();
+                return Some(said.trim_end().to_owned());
             }
         }
     }
@@ -137,6 +162,7 @@ impl Worker {
     /// Waits for its end, which has to be a good one.
     pub fn ended_well(mut self) {
         self.stdin = None;
+        self.await_start();
         assert!(self.child.wait().unwrap().success(), "a worker failed");
     }
 }

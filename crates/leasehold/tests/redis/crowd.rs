@@ -1,0 +1,183 @@
+//! `redis:` under a crowd: what a hand-over costs, in which order it goes, and what is left on the server.
+
+use leasehold_testkit as common;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use common::child::ChildTest;
+use common::child_test;
+use common::worker::{Worker, listen, play, say};
+use common::{home, ms, scaled, secs};
+use leasehold::Locks;
+use leasehold_lab::{Kind, Proxy, Server};
+
+const PROCESSES: usize = 4;
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
+}
+
+const WORKER: ChildTest = child_test!(worker);
+
+/// What the workers do.
+#[test]
+fn worker() {
+    play(|role, home| {
+        let (role, arguments) = role.split_once(' ').unwrap();
+        let numbers: Vec<u64> = arguments.split(' ').map(|number| number.parse().unwrap()).collect();
+        match role {
+            "takes_turns" => run(takes_turns(home, numbers[0], numbers[1], numbers[2])),
+            other => panic!("no role `{other}`"),
+        }
+    });
+}
+
+async fn open(home: &Path) -> Locks {
+    let url = std::fs::read_to_string(home.join("url")).unwrap();
+    leasehold::connect(&url).await.unwrap()
+}
+
+/// So many clients, each of which locks so many times; says each fence and whose it was.
+async fn takes_turns(home: &Path, first: u64, clients: u64, rounds: u64) {
+    let mut all = Vec::new();
+    for client in first..first + clients {
+        all.push((client, open(home).await));
+    }
+    say("ready");
+    listen();
+    let tasks: Vec<_> = all
+        .into_iter()
+        .map(|(client, locks)| {
+            tokio::spawn(async move {
+                let mut fences = Vec::new();
+                for _ in 0..rounds {
+                    let lease = locks.mutex("turns").lock().await.unwrap();
+                    fences.push(lease.fence().get());
+                    lease.release().await.unwrap();
+                }
+                (client, fences, locks)
+            })
+        })
+        .collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.unwrap());
+    }
+    for (client, fences, _) in &done {
+        fences.iter().for_each(|fence| say(format!("{fence} {client}")));
+    }
+    say("done");
+    listen();
+}
+
+/// Requests per hand-over, and the clients in the order of their grants.
+fn crowd(clients: u64, rounds: u64) -> (f64, Vec<u64>) {
+    let home = home(&format!("crowd_{clients}"));
+    let server = Server::start(Kind::Redis).unwrap();
+    let proxy = Proxy::to(server.addr()).unwrap();
+    std::fs::write(home.path().join("url"), proxy.url()).unwrap();
+    let each = clients / PROCESSES as u64;
+    let role = |i: usize| format!("takes_turns {} {each} {rounds}", i as u64 * each);
+    let mut workers: Vec<Worker> =
+        (0..PROCESSES).map(|i| Worker::start(WORKER, &role(i), home.path())).collect();
+    workers.iter_mut().for_each(|worker| assert_eq!(worker.hear(), "ready"));
+    let before = proxy.counts().requests;
+    workers.iter_mut().for_each(|worker| worker.tell("go"));
+    let mut grants: Vec<(u64, u64)> = Vec::new();
+    for worker in &mut workers {
+        loop {
+            let line = worker.hear();
+            let Some((fence, client)) = line.split_once(' ') else { break };
+            grants.push((fence.parse().unwrap(), client.parse().unwrap()));
+        }
+    }
+    let requests = proxy.counts().requests - before;
+    workers.iter_mut().for_each(|worker| worker.tell("end"));
+    workers.into_iter().for_each(Worker::ended_well);
+    grants.sort();
+    let total = grants.len() as f64;
+    assert_eq!(total as u64, each * PROCESSES as u64 * rounds);
+    (requests as f64 / total, grants.into_iter().map(|(_, client)| client).collect())
+}
+
+/// Everybody waits nearly all of the time, so that between two grants of one, nobody else has more than two.
+fn nobody_is_passed_over(order: &[u64]) {
+    let mut last: HashMap<u64, usize> = HashMap::new();
+    for (at, client) in order.iter().enumerate() {
+        if let Some(before) = last.insert(*client, at) {
+            let mut counts: HashMap<u64, u32> = HashMap::new();
+            order[before + 1..at].iter().for_each(|other| *counts.entry(*other).or_default() += 1);
+            let most = counts.values().max().copied().unwrap_or(0);
+            assert!(most <= 2, "{client} waited while another was served {most} times");
+        }
+    }
+}
+
+#[test]
+fn a_hand_over_costs_the_same_whoever_waits_and_goes_in_order() {
+    let (few, order) = crowd(12, scaled(2_000).max(100));
+    nobody_is_passed_over(&order);
+    let (many, order) = crowd(64, scaled(500).max(30));
+    nobody_is_passed_over(&order);
+    let (most, order) = crowd(scaled(1_000).max(200) / 4 * 4, 10);
+    nobody_is_passed_over(&order);
+    println!("requests per hand-over: {few:.2} with 12 clients, {many:.2} with 64, {most:.2} with the most");
+    assert!(many <= 3.0, "{many}");
+    // The last ones of a run wait for nobody, and a few are asked again.
+    assert!(most <= few + 0.5, "{most} with many, {few} with few");
+}
+
+#[test]
+fn short_lived_names_leave_nothing_on_the_server() {
+    let server = Server::start(Kind::Redis).unwrap();
+    let names = scaled(1_000_000).min(1_000_000);
+    run(async {
+        let locks = leasehold::connect(&server.url()).await.unwrap();
+        locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+        let before = server.command(&["DBSIZE"]).unwrap().int().unwrap();
+        let tasks: Vec<_> = (0..64_u64)
+            .map(|task| {
+                let locks = locks.clone();
+                tokio::spawn(async move {
+                    for name in (task..names).step_by(64) {
+                        let lease = locks.mutex(format!("short:{name}")).ttl(secs(5)).lock().await.unwrap();
+                        // Some are let go, some forgotten by a client that is closed.
+                        if name % 10 == 0 { std::mem::forget(lease) } else { lease.release().await.unwrap() }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        locks.close().await;
+        let start = std::time::Instant::now();
+        while server.command(&["DBSIZE"]).unwrap().int().unwrap() > before {
+            assert!(start.elapsed() < secs(60), "keys are left");
+            tokio::time::sleep(ms(50)).await;
+        }
+    });
+}
+
+#[test]
+fn a_held_lock_takes_little_of_the_servers_memory() {
+    const HELD: u64 = 20_000;
+    let server = Server::start(Kind::Redis).unwrap();
+    let used = || server.info("memory").unwrap()["used_memory"].parse::<u64>().unwrap();
+    run(async {
+        let locks = leasehold::connect(&server.url()).await.unwrap();
+        locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+        let before = used();
+        let mut leases = Vec::new();
+        for name in 0..HELD {
+            // With the prefix a key of 17 bytes, and a label of 12.
+            let mutex = locks.mutex(format!("order:{name:06}")).owner("host-7:12345").ttl(secs(600));
+            leases.push(mutex.lock().await.unwrap());
+        }
+        let each = (used() - before) / HELD;
+        println!("{each} bytes per held lock");
+        assert!(each <= 210, "{each} bytes per held lock");
+        locks.close().await;
+    });
+}

@@ -1,0 +1,50 @@
+//! A server that may throw locks away is warned about, once, when a client connects.
+//!
+//! A binary of its own, like the other tests of the log: `tracing` remembers for the whole process whether anybody listens.
+#![cfg(feature = "redis")]
+
+use leasehold_testkit as common;
+
+use common::page::Page;
+use leasehold_lab::{Kind, Setup};
+
+#[tokio::test]
+async fn a_server_that_may_throw_locks_away_is_warned_about_once() {
+    let page = Page::default();
+    let writer = page.clone();
+    tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+    let warnings = || {
+        let said = page.taken();
+        said.lines().filter(|line| line.contains("WARN") && line.contains("throw locks away")).count()
+    };
+    const LIMIT: u64 = 100 << 20;
+    for kind in Kind::ALL {
+        for (bytes, policy, expected) in [
+            (LIMIT, "noeviction", 0),
+            (LIMIT, "volatile-ttl", 1),
+            (LIMIT, "allkeys-lru", 1),
+            // Without a limit nothing is thrown away; the doctor says more.
+            (0, "allkeys-lru", 0),
+        ] {
+            let server = Setup::new(kind).memory(bytes, policy).start().unwrap();
+            let locks = leasehold::connect(&server.url()).await.unwrap();
+            assert_eq!(warnings(), expected, "{kind:?}, {bytes}, {policy}");
+            server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+            while locks.mutex("x").try_lock().await.is_err() {}
+            assert_eq!(warnings(), 0, "{kind:?}: once");
+            let client = redis::Client::open(server.url()).unwrap();
+            let connection = client.get_multiplexed_async_connection().await.unwrap();
+            leasehold::store::redis::Redis::with_connection(connection, "").await.unwrap();
+            assert_eq!(warnings(), expected, "{kind:?}, {bytes}, {policy}, over a connection of one's own");
+        }
+        // One who may not look is let in all the same.
+        let server = Setup::new(kind)
+            .memory(LIMIT, "allkeys-lru")
+            .user("default", "on nopass ~* &* +@all -info")
+            .start()
+            .unwrap();
+        let locks = leasehold::connect(&server.url()).await.unwrap();
+        assert!(locks.mutex("x").try_lock().await.unwrap().is_some());
+        assert_eq!(warnings(), 0);
+    }
+}
