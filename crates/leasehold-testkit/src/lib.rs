@@ -127,11 +127,7 @@ pub async fn polled_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> std::t
 
 /// What a future gives within a time, or nothing.
 pub async fn within<T>(clock: &Clock, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = sleep(clock, duration) => None,
-    }
+    clock.until(clock.now().plus(duration), future).await
 }
 
 pub fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {

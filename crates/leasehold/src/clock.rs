@@ -167,6 +167,21 @@ impl Clock {
         }
     }
 
+    /// Returns the future's output, or `None` if the deadline passes first.
+    ///
+    /// Each poll polls the future before the timer, so that the output wins when both are ready. A future that has to
+    /// survive the deadline is passed by reference (`&mut`).
+    ///
+    /// # Cancel safety
+    /// As cancel-safe as `future`: dropping this drops the future, if it was passed by value, and the timer.
+    pub async fn until<F: Future>(&self, deadline: Deadline, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep_until(deadline) => None,
+        }
+    }
+
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
     fn timers(&self) -> Option<&Mutex<Timers>> {
         match &*self.0 {

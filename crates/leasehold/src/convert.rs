@@ -135,11 +135,7 @@ impl Conversion {
     async fn ask(&self, client: &Client, to: Share) -> Option<Result<Converted>> {
         let tenancy = self.baton.as_ref()?.held.tenancy();
         let enough = client.clock().now().plus(ANSWER_MAX).min(tenancy.valid_until());
-        tokio::select! {
-            biased;
-            answer = client.store.convert(&tenancy.ticket, to) => Some(answer),
-            () = client.clock().sleep_until(enough) => None,
-        }
+        client.clock().until(enough, client.store.convert(&tenancy.ticket, to)).await
     }
 
     fn settle(

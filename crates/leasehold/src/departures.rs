@@ -87,11 +87,7 @@ impl Departures {
             }
         }
         while let Some(first) = open.iter().map(|(_, runs_out)| *runs_out).min() {
-            let notice = tokio::select! {
-                biased;
-                notice = next(&mut self.notices) => notice,
-                () = clock.sleep_until(first) => None,
-            };
+            let notice = clock.until(first, next(&mut self.notices)).await.flatten();
             let now = clock.now();
             let confirms = |holder: &Holder| match &notice {
                 Some(Notice::Ended { name: its, fence }) => *its == name && holder.fence == Some(*fence),

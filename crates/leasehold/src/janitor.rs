@@ -171,14 +171,9 @@ impl Desk<'_> {
     /// A confirmation that is lost costs the operator who waits for it the time until the lease has run out.
     async fn confirm_end(&self, number: u64, names: Names, fence: Fence) -> u64 {
         let clock = self.store.clock();
-        tokio::select! {
-            biased;
-            sent = self.store.confirm_end(&names, fence) => {
-                if let Err(error) = sent {
-                    tracing::debug!(%names, %error, "nobody was told that the evicted lease has ended");
-                }
-            }
-            () = clock.sleep_until(clock.now().plus(CONFIRM_MAX)) => {}
+        let enough = clock.now().plus(CONFIRM_MAX);
+        if let Some(Err(error)) = clock.until(enough, self.store.confirm_end(&names, fence)).await {
+            tracing::debug!(%names, %error, "nobody was told that the evicted lease has ended");
         }
         number
     }
@@ -187,13 +182,9 @@ impl Desk<'_> {
         let clock = self.store.clock();
         let mut pause = FIRST_PAUSE;
         while clock.now() < expired_by {
-            let why = tokio::select! {
-                biased;
-                answer = self.release(errand) => match answer {
-                    Ok(released) => return Some(released),
-                    Err(why) => why,
-                },
-                () = clock.sleep_until(expired_by) => return None,
+            let why = match clock.until(expired_by, self.release(errand)).await? {
+                Ok(released) => return Some(released),
+                Err(why) => why,
             };
             self.events.emit(Event::CleanupFailed { names: errand.ticket.names.clone(), why });
             clock.sleep_until(clock.now().plus(pause).min(expired_by)).await;
@@ -208,20 +199,12 @@ impl Desk<'_> {
         let (slow_from, enough) =
             (clock.now().plus(SLOT_FOR), clock.now().plus(errand.ttl.third().min(PATIENCE_MAX)));
         let mut call = self.store.release(&errand.ticket);
-        let answer = tokio::select! {
-            biased;
-            answer = &mut call => Some(answer),
-            () = clock.sleep_until(slow_from) => None,
-        };
+        let answer = clock.until(slow_from, &mut call).await;
         // One that is slow must not keep the others waiting.
         drop(slot);
         let answer = match answer {
             Some(answer) => answer,
-            None => tokio::select! {
-                biased;
-                answer = call => answer,
-                () = clock.sleep_until(enough) => return Err("no answer".to_owned()),
-            },
+            None => clock.until(enough, call).await.ok_or("no answer")?,
         };
         answer.map_err(|error| error.to_string())
     }

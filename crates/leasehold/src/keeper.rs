@@ -372,12 +372,7 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>, slot: S
     let patience = (shortest.as_duration() / 6).min(PATIENCE_MAX);
     let slow_from = desk.clock.now().plus(patience);
     let mut call = store.renew(&due);
-    let answers = tokio::select! {
-        biased;
-        answers = &mut call => Some(answers),
-        () = desk.clock.sleep_until(slow_from) => None,
-    };
-    if let Some(answers) = answers {
+    if let Some(answers) = desk.clock.until(slow_from, &mut call).await {
         let mut answers = answers.into_iter();
         for tenancy in &batch {
             settle(desk, tenancy, answers.next().unwrap_or_else(|| Err(tenancy.client.no_answer())));
@@ -398,19 +393,14 @@ async fn renew(desk: &Desk, store: &dyn Store, batch: Vec<Arc<Tenancy>>, slot: S
         if desk.clock.now() >= last {
             return;
         }
-        tokio::select! {
-            biased;
-            answers = &mut call => {
-                for (tenancy, answer) in batch.iter().zip(answers) {
-                    if answer.is_ok() {
-                        settle(desk, tenancy, answer);
-                    }
-                }
-                return;
+        // Meanwhile another answer may have moved the deadlines on.
+        let Some(answers) = desk.clock.until(last, &mut call).await else { continue };
+        for (tenancy, answer) in batch.iter().zip(answers) {
+            if answer.is_ok() {
+                settle(desk, tenancy, answer);
             }
-            // Meanwhile another answer may have moved the deadlines on.
-            () = desk.clock.sleep_until(last) => {}
         }
+        return;
     }
 }
 

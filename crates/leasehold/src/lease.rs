@@ -88,11 +88,7 @@ impl Proof {
             if let Some(loss) = self.loss() {
                 return loss;
             }
-            tokio::select! {
-                biased;
-                () = over => {}
-                () = tenancy.client.clock().sleep_until(tenancy.valid_until()) => {}
-            }
+            tenancy.client.clock().until(tenancy.valid_until(), over).await;
         }
     }
 }

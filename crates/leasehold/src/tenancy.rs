@@ -250,12 +250,8 @@ impl Tenancy {
     pub(crate) async fn renew_now(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
         self.longest_ttl_ms.fetch_max(ttl.as_ms(), Ordering::AcqRel);
         let due = [(self.ticket.clone(), ttl)];
-        let answers = tokio::select! {
-            biased;
-            answers = self.client.store.renew(&due) => answers,
-            () = self.clock().sleep_until(self.valid_until()) => Vec::new(),
-        };
-        let answer = answers.into_iter().next().unwrap_or_else(|| Err(self.client.no_answer()))?;
+        let answers = self.clock().until(self.valid_until(), self.client.store.renew(&due)).await;
+        let answer = answers.into_iter().flatten().next().unwrap_or_else(|| Err(self.client.no_answer()))?;
         // A deadline that passed meanwhile is a loss, however kind the answer.
         if self.loss().is_none() {
             self.renewed(answer);
@@ -440,11 +436,8 @@ impl Unsettled<'_> {
             Poll::Pending => {
                 let _pending = tenancy.client.closing.pending(tenancy.errand(false, true));
                 let enough = tenancy.clock().now().plus(tenancy.ttl().third().min(PATIENCE_MAX));
-                tokio::select! {
-                    biased;
-                    answer = call => answer,
-                    () = tenancy.clock().sleep_until(enough) => Err(tenancy.client.no_answer()),
-                }
+                let answer = tenancy.clock().until(enough, call).await;
+                answer.unwrap_or_else(|| Err(tenancy.client.no_answer()))
             }
         };
         match answer {

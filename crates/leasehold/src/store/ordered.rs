@@ -91,13 +91,9 @@ impl Ordered {
             };
             clock.sleep_until(clock.now().plus(pause).min(deadline)).await;
             let due: Vec<(Ticket, Ttl)> = taken.iter().map(|taken| (taken.ticket.clone(), ttl)).collect();
-            let answers = tokio::select! {
-                biased;
-                answers = self.inner.renew(&due) => answers,
-                () = clock.sleep_until(deadline) => Vec::new(),
-            };
+            let answers = clock.until(deadline, self.inner.renew(&due)).await;
             pause = ttl.third();
-            let mut answers = answers.into_iter();
+            let mut answers = answers.into_iter().flatten();
             for taken in &mut *taken {
                 match answers.next() {
                     Some(Ok(Renewed::Until(deadline))) => {

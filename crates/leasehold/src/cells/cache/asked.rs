@@ -188,14 +188,8 @@ impl<T> Asked<'_, T> {
         W: Future<Output = Result<Option<T>, E>>,
     {
         let limit = self.settings.load_within.as_duration();
-        let output = {
-            let mut work = std::pin::pin!(loader());
-            tokio::select! {
-                biased;
-                output = &mut work => Some(output),
-                () = self.client.clock().sleep_until(loading.began().plus(limit)) => None,
-            }
-        };
+        let clock = self.client.clock();
+        let output = clock.until(loading.began().plus(limit), std::pin::pin!(loader())).await;
         let failure = match output {
             Some(Ok(value)) => match self.keep(loading, value.as_ref()).await {
                 Ok(()) => return Ok(value),
@@ -241,11 +235,9 @@ impl<T> Asked<'_, T> {
     async fn waited<E>(&self, start: Deadline) -> LoadError<E> {
         let clock = self.client.clock();
         let waited = clock.now().since(start);
-        let status = tokio::select! {
-            biased;
-            status = self.client.store.inspect(&self.place.lease) => status.ok().flatten(),
-            () = clock.sleep_until(clock.now().plus(LAST_WORD)) => None,
-        };
+        let status =
+            clock.until(clock.now().plus(LAST_WORD), self.client.store.inspect(&self.place.lease)).await;
+        let status = status.and_then(Result::ok).flatten();
         let loader = status.and_then(|status| status.holders.into_iter().next()).map(|holder| holder.owner);
         LoadError::Waited { place: self.name(), loader, waited }
     }

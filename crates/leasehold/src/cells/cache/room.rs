@@ -193,10 +193,8 @@ impl Room {
             if is_unattended {
                 attend();
             }
-            tokio::select! {
-                biased;
-                () = rung => {}
-                () = clock.sleep_until(until) => return Waited::Over,
+            if clock.until(until, rung).await.is_none() {
+                return Waited::Over;
             }
         }
     }
@@ -340,11 +338,7 @@ impl<'a> Gathering<'a> {
                 // Under the lock: nothing is told in between.
                 rung.as_mut().enable();
             }
-            tokio::select! {
-                biased;
-                () = rung => {}
-                () = clock.sleep_until(enough) => {}
-            }
+            clock.until(enough, rung).await;
         }
     }
 }

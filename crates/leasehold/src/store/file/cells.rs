@@ -74,11 +74,7 @@ impl CellStore for File {
             if now >= until {
                 return Ok(());
             }
-            tokio::select! {
-                biased;
-                () = rung => {}
-                () = self.clock().sleep_until(now.plus(LOOK_EVERY).min(ends).min(until)) => {}
-            }
+            self.clock().until(now.plus(LOOK_EVERY).min(ends).min(until), rung).await;
         }
     }
 }

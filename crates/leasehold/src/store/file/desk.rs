@@ -245,10 +245,9 @@ impl Desk {
         }
         let (reply, answer) = oneshot::channel();
         self.queue_up(Box::new(Order { work, done: None, reply }));
-        tokio::select! {
-            biased;
-            answer = answer => answer.unwrap_or_else(|_| Err(cut_short())),
-            () = self.clock.sleep_until(self.clock.now().plus(PATIENCE)) => Err(self.out_of_time()),
+        match self.clock.until(self.clock.now().plus(PATIENCE), answer).await {
+            Some(answer) => answer.unwrap_or_else(|_| Err(cut_short())),
+            None => Err(self.out_of_time()),
         }
     }
 

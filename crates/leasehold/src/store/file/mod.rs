@@ -209,14 +209,12 @@ impl Store for File {
                     site.watch(watch);
                     // A site that is replaced meanwhile has to end.
                     drop(site);
-                    tokio::select! {
-                        biased;
-                        grant = bell.rung() => {
-                            if let Some(grant) = grant && grant.fence.get() > arrival && grant.valid_until > self.clock().now() {
-                                return Ok(Acquired::Granted(grant));
-                            }
-                        }
-                        () = self.clock().sleep_until(look_again) => {}
+                    let grant = self.clock().until(look_again, bell.rung()).await.flatten();
+                    if let Some(grant) = grant
+                        && grant.fence.get() > arrival
+                        && grant.valid_until > self.clock().now()
+                    {
+                        return Ok(Acquired::Granted(grant));
                     }
                 }
             }

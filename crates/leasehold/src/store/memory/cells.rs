@@ -201,11 +201,7 @@ impl CellStore for Cells {
             if !is_same || self.clock.now() >= until {
                 return Ok(());
             }
-            tokio::select! {
-                biased;
-                () = rung => {}
-                () = self.clock.sleep_until(ends.unwrap_or(Deadline::FAR).min(until)) => {}
-            }
+            self.clock.until(ends.unwrap_or(Deadline::FAR).min(until), rung).await;
         }
     }
 }

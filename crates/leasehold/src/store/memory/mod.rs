@@ -123,11 +123,7 @@ impl Store for Memory {
                 Wait::Until(deadline) => look_again.min(deadline),
                 _ => look_again,
             };
-            tokio::select! {
-                biased;
-                () = bell.notified() => {}
-                () = self.clock.sleep_until(look_again) => {}
-            }
+            self.clock.until(look_again, bell.notified()).await;
         }
     }
 

@@ -333,11 +333,7 @@ impl Fleet {
     async fn greet(&self, place: Place, at: Deadline, patience: Deadline) -> (Place, NodeSaid) {
         let node = &self.nodes[place];
         self.clock.sleep_until(at).await;
-        tokio::select! {
-            biased;
-            () = node.tried() => {}
-            () = self.clock.sleep_until(patience) => {}
-        }
+        self.clock.until(patience, node.tried()).await;
         let said = match node.session() {
             Ok(session) => {
                 let answer = node.ask(&session, &self.greeting(), self.clock.now()).await;

@@ -56,11 +56,7 @@ pub(super) async fn collect<T>(
     loop {
         let next = match last_call {
             None => answers.next().await,
-            Some(until) => tokio::select! {
-                biased;
-                next = answers.next() => next,
-                () = clock.sleep_until(until) => None,
-            },
+            Some(until) => clock.until(until, answers.next()).await.flatten(),
         };
         let Some((place, answer)) = next else { break };
         good += usize::from(answer.is_ok());

@@ -130,19 +130,13 @@ impl Fleet {
             if let Wait::Until(deadline) = claim.wait {
                 until = until.min(deadline);
             }
-            loop {
-                tokio::select! {
-                    biased;
-                    (free, last) = waiting.heard() => {
-                        self.saw(last);
-                        if free >= self.quorum() {
-                            break;
-                        }
-                        // The others are on their way, or will never come.
-                        until = until.min(self.clock.now().plus(CHORUS));
-                    }
-                    () = self.clock.sleep_until(until) => break,
+            while let Some((free, last)) = self.clock.until(until, waiting.heard()).await {
+                self.saw(last);
+                if free >= self.quorum() {
+                    break;
                 }
+                // The others are on their way, or will never come.
+                until = until.min(self.clock.now().plus(CHORUS));
             }
         }
     }

@@ -157,14 +157,10 @@ impl Link {
         }
         let mut sessions = self.sessions.clone();
         let until = self.clock.now().plus(self.timeout);
-        tokio::select! {
-            biased;
-            known = sessions.wait_for(|session| session.as_ref().map_or_else(|down| down.is_denied, |_| true)) => {
-                if known.is_err() {
-                    return Err(unreachable("the connection was closed"));
-                }
-            }
-            () = self.clock.sleep_until(until) => {}
+        let known =
+            sessions.wait_for(|session| session.as_ref().map_or_else(|down| down.is_denied, |_| true));
+        if let Some(Err(_)) = self.clock.until(until, known).await {
+            return Err(unreachable("the connection was closed"));
         }
         self.ready()
     }

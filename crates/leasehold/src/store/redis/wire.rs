@@ -112,11 +112,8 @@ fn in_time<'a, T: Send + 'a>(
 ) -> RedisFuture<'a, T> {
     let until = clock.now().plus(timeout);
     Box::pin(async move {
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = clock.sleep_until(until) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-        }
+        let answer = clock.until(until, answer).await;
+        answer.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     })
 }
 

@@ -64,11 +64,7 @@ impl Slots {
             if now >= until {
                 return None;
             }
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = self.clock.sleep_until(look_again.min(until)) => {}
-            }
+            self.clock.until(look_again.min(until), changed).await;
         }
     }
 }
