@@ -167,6 +167,27 @@ pub enum Wait {
     Forever,
 }
 
+impl Wait {
+    /// Whether a claim that waits like this is answered with busy now.
+    pub fn is_over(self, now: Deadline) -> bool {
+        match self {
+            Wait::Never => true,
+            Wait::Until(deadline) => now >= deadline,
+            Wait::Forever => false,
+        }
+    }
+
+    /// Returns the earlier of `at` and the end of the wait, so that a waiter which checks again at `at` does not check
+    /// too late. [`Wait::Never`] has no end.
+    #[must_use]
+    pub fn cap(self, at: Deadline) -> Deadline {
+        match self {
+            Wait::Until(deadline) => at.min(deadline),
+            Wait::Never | Wait::Forever => at,
+        }
+    }
+}
+
 /// A request for a share of one or more names.
 #[derive(Debug, Clone)]
 pub struct Claim {

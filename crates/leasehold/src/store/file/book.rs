@@ -16,8 +16,7 @@ use super::place::refused;
 use super::presence::ClientId;
 use super::rows::{Entry, Holding, columns, is_several, name as parse_name, time, token as parse_token};
 use crate::claim::{
-    Busy, Claim, Converted, Evicted, Grant, Holder, Released, Renewed, Share, Status, Ticket, Wait, Waiter,
-    age,
+    Busy, Claim, Converted, Evicted, Grant, Holder, Released, Renewed, Share, Status, Ticket, Waiter, age,
 };
 use crate::clock::Deadline;
 use crate::fence::Fence;
@@ -150,11 +149,7 @@ impl<'a> Book<'a> {
             let valid_until = self.now.plus(claim.ttl.validity());
             return Ok(Step::Granted(Grant { fence, fences: entry.fences, valid_until }));
         }
-        let over = match claim.wait {
-            Wait::Never => true,
-            Wait::Until(deadline) => self.now >= deadline,
-            Wait::Forever => false,
-        };
+        let over = claim.wait.is_over(self.now);
         // Whoever comes to try leaves no trace in the line, and whoever came first in it need not be passed.
         let arrival = match self.arrival(token)? {
             Some(arrival) => {

@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::book::{Book, Outcome, Step};
 use super::rows::{Entry, Holding, deadline, is_several, name as parse_name, select, token as parse_token};
-use crate::claim::{Busy, Claim, Grant, Names, Wait};
+use crate::claim::{Busy, Claim, Grant, Names};
 use crate::clock::Deadline;
 use crate::event::Loss;
 use crate::name::Name;
@@ -175,10 +175,7 @@ impl Book<'_> {
     /// When a waiter looks by itself: every third of its TTL, to show itself; when the one ahead of it would have to have
     /// shown itself, or might have got the lock and let it expire; and, once it is first, when a holder expires.
     pub(super) fn wait(&self, claim: &Claim, arrival: i64) -> Outcome<Step> {
-        let mut look_again = self.now.plus(claim.ttl.third());
-        if let Wait::Until(deadline) = claim.wait {
-            look_again = look_again.min(deadline);
-        }
+        let mut look_again = claim.wait.cap(self.now.plus(claim.ttl.third()));
         let mut watch = BTreeSet::new();
         for name in &claim.ticket.names {
             if let Some(ahead) = self.ahead(name, arrival)? {

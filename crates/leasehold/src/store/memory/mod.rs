@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use super::{Capabilities, Notice, NoticeReceiver, Notices, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
-    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket, Wait,
+    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -108,22 +108,13 @@ impl Store for Memory {
                     state.leave(token, now);
                     return Err(limit);
                 }
-                let over = match claim.wait {
-                    Wait::Never => true,
-                    Wait::Until(deadline) => now >= deadline,
-                    Wait::Forever => false,
-                };
-                if over {
+                if claim.wait.is_over(now) {
                     state.leave(token, now);
                     return Ok(Acquired::Busy(state.busy(&claim.ticket.names, now)));
                 }
                 state.bell(token, claim, now)
             };
-            let look_again = match claim.wait {
-                Wait::Until(deadline) => look_again.min(deadline),
-                _ => look_again,
-            };
-            self.clock.until(look_again, bell.notified()).await;
+            self.clock.until(claim.wait.cap(look_again), bell.notified()).await;
         }
     }
 

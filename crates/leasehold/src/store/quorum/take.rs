@@ -9,7 +9,7 @@ use super::ledger::Page;
 use super::node::{Answer, Owed, Request};
 use super::round::{self, Asked, Place, Sessions};
 use super::{Fleet, only, script};
-use crate::claim::{Acquired, Busy, Claim, Grant, Released, Ticket, Wait};
+use crate::claim::{Acquired, Busy, Claim, Grant, Released, Ticket};
 use crate::error::{Error, NodeSaid, Result};
 use crate::fence::Fence;
 use crate::name::Name;
@@ -90,11 +90,7 @@ impl Fleet {
         let mut fence = self.ledger.of(token).filter(|page| !page.released).map(|page| page.highest);
         let mut since = None;
         loop {
-            let waits = match claim.wait {
-                Wait::Never => false,
-                Wait::Until(deadline) => self.clock.now() < deadline,
-                Wait::Forever => true,
-            };
+            let waits = !claim.wait.is_over(self.clock.now());
             waiting.reset();
             let proposed = fence.take().unwrap_or_else(|| {
                 // What was given back has barred the one above it.
@@ -126,10 +122,7 @@ impl Fleet {
                     jittered(self.settings.retry_delay / 2, self.settings.retry_delay)
                 }
             };
-            let mut until = self.clock.now().plus(pause);
-            if let Wait::Until(deadline) = claim.wait {
-                until = until.min(deadline);
-            }
+            let mut until = claim.wait.cap(self.clock.now().plus(pause));
             while let Some((free, last)) = self.clock.until(until, waiting.heard()).await {
                 self.saw(last);
                 if free >= self.quorum() {

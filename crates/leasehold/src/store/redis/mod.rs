@@ -35,7 +35,6 @@ use super::{Capabilities, NoticeReceiver, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
     Acquired, Adopted, Claim, Converted, Evicted, Grant, Names, Released, Renewed, Share, Status, Ticket,
-    Wait,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
@@ -241,11 +240,7 @@ impl Redis {
         let bell = self.ears.bells.hang(&ticket.token);
         let (mut lates, mut poll, mut has_asked) = (0, POLL_MIN, false);
         loop {
-            let waits = match wait {
-                Wait::Never => false,
-                Wait::Until(deadline) => self.clock.now() < *deadline,
-                Wait::Forever => true,
-            };
+            let waits = !wait.is_over(self.clock.now());
             let session = match self.link.session().await {
                 Ok(session) => session,
                 // Once it has been in line it can come back to that.
@@ -298,9 +293,6 @@ impl Redis {
                 }
                 Err(error) => return Err(explained(error)),
             }
-            if let Wait::Until(deadline) = wait {
-                look_again = look_again.min(*deadline);
-            }
             tokio::select! {
                 biased;
                 pushed = bell.rung() => {
@@ -309,7 +301,7 @@ impl Redis {
                     }
                 }
                 () = self.link.newer_than_or_denied(session.generation) => {}
-                () = self.clock.sleep_until(look_again) => {}
+                () = self.clock.sleep_until(wait.cap(look_again)) => {}
             }
         }
     }

@@ -164,11 +164,7 @@ impl Bare {
     async fn take_or_wait(&self, claim: &Claim, name: &Name, is_unsure: &mut bool) -> Result<Acquired> {
         let (mut again, mut look, mut has_looked) = (self.again(), LOOK_MIN, false);
         loop {
-            let waits = match claim.wait {
-                Wait::Never => false,
-                Wait::Until(deadline) => self.clock.now() < deadline,
-                Wait::Forever => true,
-            };
+            let waits = !claim.wait.is_over(self.clock.now());
             let mut pause = match self.take(claim, name).await {
                 Ok(Taken::Granted(grant)) => return Ok(Acquired::Granted(grant)),
                 Ok(Taken::Busy(busy)) if !waits => return Ok(Acquired::Busy(busy)),
