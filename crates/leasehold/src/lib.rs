@@ -62,6 +62,7 @@ mod error;
 pub mod event;
 mod fence;
 mod janitor;
+mod jitter;
 mod keeper;
 pub mod kinds;
 mod lease;

@@ -6,6 +6,7 @@ use super::cell::Cell;
 use super::store::{Changed, Put};
 use super::unknown;
 use crate::error::{Error, Result};
+use crate::jitter::jitter;
 
 /// Before an update that was overtaken is tried again: at most so long, by chance, and longer each time.
 const PAUSE_MIN: Duration = Duration::from_micros(500);
@@ -108,9 +109,8 @@ impl<T: Send> Cell<T> {
                 (Ok(_), _) => return Ok(Updated { value: None, tries }),
             }
             if tries < self.tries {
-                let random = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
                 let clock = self.place.client.clock();
-                clock.sleep_until(clock.now().plus(pause.mul_f64(random))).await;
+                clock.sleep_until(clock.now().plus(jitter(Duration::ZERO, pause))).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }

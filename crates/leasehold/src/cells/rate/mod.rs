@@ -13,6 +13,7 @@ use crate::clock::Deadline;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::jitter::jitter;
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -187,8 +188,7 @@ impl RateLimit {
 /// By chance, up to a tenth of what it has to wait in any case, and twice as much with each time that others were faster.
 fn spread(retry_after: Duration, refused: u32) -> Duration {
     let most = retry_after / 10 + Duration::from_millis(1) * 2_u32.pow(refused.min(8));
-    let random = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
-    most.min(SPREAD_MAX).mul_f64(random)
+    jitter(Duration::ZERO, most.min(SPREAD_MAX))
 }
 
 impl fmt::Debug for RateLimit {

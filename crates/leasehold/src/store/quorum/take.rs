@@ -12,6 +12,7 @@ use super::{Fleet, only, script};
 use crate::claim::{Acquired, Busy, Claim, Grant, Released, Ticket};
 use crate::error::{Error, NodeSaid, Result};
 use crate::fence::Fence;
+use crate::jitter::jitter;
 use crate::name::Name;
 use crate::store::redis::reply::{busy, fence_read, text};
 use crate::sync::Arc;
@@ -103,7 +104,7 @@ impl Fleet {
                 Err(Setback::Held(busy)) if !waits => return Ok(Acquired::Busy(busy)),
                 Err(Setback::Held(busy)) => {
                     (shortages, splits) = (0, 0);
-                    let pause = jittered(self.settings.retry_delay / 2, self.settings.retry_delay);
+                    let pause = jitter(self.settings.retry_delay / 2, self.settings.retry_delay);
                     // One that ends before is looked at when it does.
                     busy.remaining.map_or(pause, |left| pause.min(left + Duration::from_millis(1)))
                 }
@@ -112,14 +113,14 @@ impl Fleet {
                 }
                 Err(Setback::Split) => {
                     (shortages, splits) = (0, splits + 1);
-                    jittered(Duration::ZERO, (SPLIT_MIN * (1 << splits.min(5))).min(SPLIT_MAX))
+                    jitter(Duration::ZERO, (SPLIT_MIN * (1 << splits.min(5))).min(SPLIT_MAX))
                 }
                 Err(Setback::Short(error)) if !waits || shortages >= self.settings.retry_count => {
                     return Err(error);
                 }
                 Err(Setback::Short(_)) => {
                     shortages += 1;
-                    jittered(self.settings.retry_delay / 2, self.settings.retry_delay)
+                    jitter(self.settings.retry_delay / 2, self.settings.retry_delay)
                 }
             };
             let mut until = claim.wait.cap(self.clock.now().plus(pause));
@@ -475,12 +476,6 @@ impl Votes {
 
 fn gone() -> NodeSaid {
     NodeSaid::NoAnswer { why: "the client was closed".to_owned() }
-}
-
-/// Not all at the same moment.
-fn jittered(least: Duration, most: Duration) -> Duration {
-    let random = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
-    least + most.saturating_sub(least).mul_f64(random)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::script::Script;
 use super::wire::Wire;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
+use crate::jitter::jitter;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
 /// After so many requests without an answer in a row a connection is given up: the other end may be gone without a word.
@@ -401,9 +402,7 @@ async fn keep(
         let mut is_warned = false;
         listened = loop {
             // Not all at the same moment.
-            let jitter = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
-            let pause_now = pause.mul_f64(0.5 + jitter / 2.0);
-            maker.clock.sleep_until(maker.clock.now().plus(pause_now)).await;
+            maker.clock.sleep_until(maker.clock.now().plus(jitter(pause / 2, pause))).await;
             pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
             match maker.make(generation).await {
                 Ok((session, listened)) => {

@@ -31,6 +31,7 @@ use crate::claim::{
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::jitter::jitter;
 use crate::name::Name;
 use crate::password::Password;
 use crate::store::{Capabilities, Store};
@@ -170,7 +171,7 @@ impl Bare {
                 Ok(Taken::Busy(busy)) if !waits => return Ok(Acquired::Busy(busy)),
                 Ok(Taken::Busy(busy)) => {
                     (again, has_looked) = (self.again(), true);
-                    let pause = jittered(look);
+                    let pause = jitter(look / 2, look);
                     look = (look * 2).min(LOOK_MAX).min(claim.ttl.third().max(AGAIN_MIN));
                     // One that ends before is looked at when it does.
                     busy.remaining.map_or(pause, |remaining| pause.min(remaining + AGAIN_MIN))
@@ -251,7 +252,7 @@ impl Again<'_> {
             return Err(crowded());
         }
         // At once the first time: whoever was faster has done what it came for.
-        let pause = jittered(self.pause);
+        let pause = jitter(self.pause / 2, self.pause);
         self.pause = (self.pause * 2).clamp(AGAIN_MIN, AGAIN_MAX);
         Ok(pause)
     }
@@ -261,12 +262,6 @@ impl Again<'_> {
         self.clock.sleep_until(self.clock.now().plus(pause)).await;
         Ok(())
     }
-}
-
-/// Not all at the same moment: half of it to all of it.
-fn jittered(pause: Duration) -> Duration {
-    let random = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
-    pause.mul_f64(0.5 + random / 2.0)
 }
 
 fn crowded() -> Error {
