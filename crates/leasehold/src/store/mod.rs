@@ -18,6 +18,7 @@ pub(crate) mod parameter;
 pub mod quorum;
 #[cfg(all(feature = "redis", not(shuttle)))]
 pub mod redis;
+pub(crate) mod registry;
 mod watchers;
 
 use std::fmt;

@@ -14,6 +14,7 @@ use super::turn::Turn;
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::name::Name;
+use crate::store::registry::{Entry, Registry};
 use crate::sync::{Arc, Mutex, lock};
 
 /// How long somebody who wants to look waits for another's look to end, to go together with others: a task that looks and is not
@@ -22,7 +23,7 @@ const GATHER_MAX: Duration = Duration::from_millis(50);
 
 /// The rooms of a client, by place.
 #[derive(Default)]
-pub(crate) struct Rooms(Mutex<HashMap<Name, Arc<Room>>>);
+pub(crate) struct Rooms(Registry<Name, Room>);
 
 /// What those who want one key share.
 #[derive(Default)]
@@ -74,30 +75,13 @@ impl State {
 }
 
 impl Rooms {
-    pub(super) fn enter(self: &Arc<Self>, name: &Name) -> Seat {
-        let room = lock(&self.0).entry(name.clone()).or_default().clone();
-        Seat { rooms: self.clone(), name: name.clone(), room: Some(room) }
+    pub(super) fn enter(&self, name: &Name) -> Seat {
+        Seat(self.0.join(name.clone()))
     }
 }
 
 /// A place in a room, which is there as long as anybody is inside.
-pub(super) struct Seat {
-    rooms: Arc<Rooms>,
-    name: Name,
-    room: Option<Arc<Room>>,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let _empty;
-        let mut rooms = lock(&self.rooms.0);
-        // Given back under the lock, so that of two who leave at once one is the last.
-        self.room = None;
-        if rooms.get(&self.name).is_some_and(|room| Arc::strong_count(room) == 1) {
-            _empty = rooms.remove(&self.name);
-        }
-    }
-}
+pub(super) struct Seat(Entry<Name, Room>);
 
 /// What comes of waiting.
 pub(super) enum Waited {
@@ -111,12 +95,11 @@ pub(super) enum Waited {
 
 impl Seat {
     pub(super) fn room(&self) -> &Room {
-        // There until it is dropped.
-        self.room.as_ref().unwrap_or_else(|| unreachable!("a seat without a room"))
+        &self.0
     }
 
     pub(super) fn again(&self) -> Seat {
-        self.rooms.enter(&self.name)
+        Seat(self.0.clone())
     }
 
     /// The right to load anew what is still good: one at a time in this client.
@@ -414,8 +397,8 @@ mod tests {
 
     use super::*;
 
-    fn seat() -> (Arc<Rooms>, Seat) {
-        let rooms: Arc<Rooms> = Arc::default();
+    fn seat() -> (Rooms, Seat) {
+        let rooms = Rooms::default();
         let seat = rooms.enter(&Name::new("x").unwrap());
         (rooms, seat)
     }
@@ -500,8 +483,8 @@ mod tests {
         let (again, end) = (seat.again(), seat.turn_end());
         drop(seat);
         drop(again);
-        assert_eq!(lock(&rooms.0).len(), 1);
+        assert_eq!(rooms.0.len(), 1);
         drop(end);
-        assert!(lock(&rooms.0).is_empty());
+        assert_eq!(rooms.0.len(), 0);
     }
 }

@@ -62,7 +62,7 @@ impl CellStore for File {
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
         let watch = self.shared.ears.watchers.watch(key.to_string());
         loop {
-            let mut rung = pin!(watch.rung());
+            let mut rung = pin!(watch.notified());
             // Listens first and looks then.
             rung.as_mut().enable();
             let (asked, known) = (key.to_string(), from.map(<[u8]>::to_vec));

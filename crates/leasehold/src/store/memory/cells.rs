@@ -191,7 +191,7 @@ impl CellStore for Cells {
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
         let watch = self.watchers.watch(key.to_string());
         loop {
-            let mut rung = pin!(watch.rung());
+            let mut rung = pin!(watch.notified());
             // Listens first and looks then.
             rung.as_mut().enable();
             let (is_same, ends) = self.with(|table, _| {

@@ -319,7 +319,7 @@ impl CellStore for Cells {
             (self.watchers.watch(self.keys.of_value(key)), WATCHED_FOR.as_millis().to_string());
         let mut poll = POLL_MIN;
         loop {
-            let mut rung = pin!(watch.rung());
+            let mut rung = pin!(watch.notified());
             // Listens first and looks then.
             rung.as_mut().enable();
             // What was pushed over a connection that is lost was not heard.
