@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use crate::sync::{Arc, Mutex, lock};
 use crate::token::Token;
 
-/// The waiters of this process.
+/// The waiters of this process, each with the news for it.
 #[derive(Debug)]
 pub(crate) struct Bells<T> {
     waiting: Mutex<HashMap<Token, Arc<Bell<T>>>>,
@@ -19,9 +19,9 @@ impl<T> Default for Bells<T> {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Bell<T> {
-    news: Mutex<Option<T>>,
+#[derive(Debug, Default)]
+struct Bell<T> {
+    news: Mutex<T>,
     rung: Notify,
 }
 
@@ -34,19 +34,20 @@ pub(crate) struct Waiting<'a, T> {
 }
 
 impl<T> Bells<T> {
-    pub(crate) fn hang<'a>(&'a self, token: &'a Token) -> Waiting<'a, T> {
-        let bell = Arc::new(Bell { news: Mutex::new(None), rung: Notify::new() });
+    pub(crate) fn hang<'a>(&'a self, token: &'a Token) -> Waiting<'a, T>
+    where
+        T: Default,
+    {
+        let bell: Arc<Bell<T>> = Arc::default();
         lock(&self.waiting).insert(token.clone(), bell.clone());
         Waiting { bells: self, token, bell }
     }
 
-    /// Says whether anybody waits for it.
-    pub(crate) fn ring(&self, token: &str, news: Option<T>) -> bool {
+    /// Adds to the news of a waiter and wakes it. Returns false if no claim with this token waits.
+    pub(crate) fn tell(&self, token: &str, add: impl FnOnce(&mut T)) -> bool {
         let Ok(token) = Token::parse(token) else { return false };
         let Some(bell) = lock(&self.waiting).get(&token).cloned() else { return false };
-        if news.is_some() {
-            *lock(&bell.news) = news;
-        }
+        add(&mut lock(&bell.news));
         bell.rung.notify_one();
         true
     }
@@ -59,11 +60,34 @@ impl<T> Bells<T> {
     }
 }
 
+impl<T> Bells<Option<T>> {
+    /// Wakes a waiter, with news that replace what it has not read yet. Returns false if no claim with this token waits.
+    pub(crate) fn ring(&self, token: &str, news: Option<T>) -> bool {
+        self.tell(token, |last| {
+            if news.is_some() {
+                *last = news;
+            }
+        })
+    }
+}
+
 impl<T> Waiting<'_, T> {
+    /// Ends at the next ring, with what `read` returns.
+    pub(crate) async fn told<R>(&self, read: impl FnOnce(&mut T) -> R) -> R {
+        self.bell.rung.notified().await;
+        self.read(read)
+    }
+
+    /// Reads or changes the news without waiting.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&mut T) -> R) -> R {
+        read(&mut lock(&self.bell.news))
+    }
+}
+
+impl<T> Waiting<'_, Option<T>> {
     /// Ends at the next ring, with what it was rung for, if that was said.
     pub(crate) async fn rung(&self) -> Option<T> {
-        self.bell.rung.notified().await;
-        lock(&self.bell.news).take()
+        self.told(Option::take).await
     }
 }
 

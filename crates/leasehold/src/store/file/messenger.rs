@@ -22,7 +22,7 @@ use crate::sync::Arc;
 /// Those of this process who wait to be told something.
 #[derive(Debug, Default)]
 pub(super) struct Ears {
-    pub(super) bells: Bells<Grant>,
+    pub(super) bells: Bells<Option<Grant>>,
     pub(super) watchers: Watchers,
     pub(super) notices: Notices,
 }

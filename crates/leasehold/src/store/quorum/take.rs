@@ -85,7 +85,7 @@ impl Fleet {
         in_line: &mut bool,
     ) -> Result<Acquired> {
         let token = &claim.ticket.token;
-        let waiting = self.calls.listen(token);
+        let waiting = self.calls.hang(token);
         let (mut shortages, mut splits) = (0, 0);
         // One that has been asked for before is asked for again as it was.
         let mut fence = self.ledger.of(token).filter(|page| !page.released).map(|page| page.highest);

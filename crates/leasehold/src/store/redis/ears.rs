@@ -26,7 +26,7 @@ pub(super) struct Pushed {
 /// Those who wait for something to be said.
 #[derive(Debug, Clone)]
 pub(super) struct Ears {
-    pub(super) bells: Arc<Bells<Pushed>>,
+    pub(super) bells: Arc<Bells<Option<Pushed>>>,
     pub(super) left: Arc<Left>,
     pub(super) watchers: Arc<Watchers>,
     pub(super) notices: Arc<Notices>,
