@@ -34,7 +34,7 @@ fn client(hand: &Hand) -> Locks {
 
 async fn lock(hand: &Hand, locks: &Locks, short: &str) -> Lease {
     let mutex = locks.mutex(hand.name(short)).wait(hand.ttl.as_duration() * 4);
-    let lease = ok(hand.insist(|| mutex.lock()).await);
+    let lease = hand.insist(|| mutex.lock()).await;
     hand.quiet().await;
     lease
 }
@@ -63,7 +63,7 @@ async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline(t: &Trial<'_>) {
     let a = t.hand().await;
     let locks = client(&a);
     let mutex = locks.mutex(a.name("x")).no_renewal();
-    let lease = ok(a.insist(|| mutex.lock()).await);
+    let lease = a.insist(|| mutex.lock()).await;
     let (deadline, proof) = (a.after(lease.remaining()), lease.proof());
     assert_eq!(lease.lost().await, Loss::Expired);
     assert!(a.now() >= deadline);
@@ -133,7 +133,7 @@ async fn a_detached_lease_is_taken_up_by_another_client(t: &Trial<'_>) {
     let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
     let (ours, theirs) = (client(&a), client(&b));
     let mutex = ours.mutex(a.name("x"));
-    let lease = ok(a.insist(|| mutex.lock_detached()).await);
+    let lease = a.insist(|| mutex.lock_detached()).await;
     a.quiet().await;
     assert!(lease.remaining() <= a.ttl.validity());
     let note = lease.token().expose().to_owned();
@@ -164,13 +164,10 @@ async fn a_cancelled_wait_leaves_nothing_behind(t: &Trial<'_>) {
     let (ours, theirs) = (client(&a), client(&b));
     let lease = lock(&a, &ours, "x").await;
     let mutex = theirs.mutex(b.name("x"));
-    tokio::select! {
-        biased;
-        end = mutex.lock() => match end {
-            Ok(lease) => panic!("granted beside a holder: {lease:?}"),
-            Err(error) => assert!(error.is_outcome_unknown(), "{error}"),
-        },
-        () = b.sleep(t.subject.ttl() / 20) => {}
+    match b.store.clock().until(b.after(t.subject.ttl() / 20), mutex.lock()).await {
+        Some(Ok(lease)) => panic!("granted beside a holder: {lease:?}"),
+        Some(Err(error)) => assert!(error.is_outcome_unknown(), "{error}"),
+        None => {}
     }
     theirs.settled().await;
     assert_eq!(a.waiters("x").await, 0, "a place in line was left behind");

@@ -13,7 +13,7 @@ use crate::claim::{
     Wait,
 };
 use crate::clock::Deadline;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::name::Name;
 use crate::store::{Capabilities, Store};
 use crate::token::{Owner, Token};
@@ -89,14 +89,22 @@ impl Hand {
         }
     }
 
-    pub(super) async fn acquire(&self, claim: &Claim) -> Acquired {
+    /// Repeats a call until it has an answer.
+    pub(super) async fn insist<T, W>(&self, mut call: impl FnMut() -> W) -> T
+    where
+        W: Future<Output = Result<T>>,
+    {
         for _ in 0..TRIES_MAX {
-            match self.store.acquire(claim).await {
+            match call().await {
                 Err(error) if error.is_outcome_unknown() => continue,
                 answer => return ok(answer),
             }
         }
-        panic!("no answer to {TRIES_MAX} acquires");
+        panic!("no answer to {TRIES_MAX} calls");
+    }
+
+    pub(super) async fn acquire(&self, claim: &Claim) -> Acquired {
+        self.insist(|| self.store.acquire(claim)).await
     }
 
     pub(super) fn claim(&self, ticket: &Ticket, wait: Wait) -> Claim {
@@ -132,98 +140,57 @@ impl Hand {
     /// Releases; false where the store says for certain that the ticket holds nothing. "Not held" after a release
     /// without an answer counts as released.
     pub(super) async fn release(&self, ticket: &Ticket) -> bool {
-        let mut unsure = false;
-        for _ in 0..TRIES_MAX {
-            match self.store.release(ticket).await {
-                Err(error) if error.is_outcome_unknown() => unsure = true,
-                answer => return ok(answer) == Released::Released || unsure,
-            }
-        }
-        panic!("no answer to {TRIES_MAX} releases");
+        let mut calls = 0;
+        let released = self.insist(|| {
+            calls += 1;
+            self.store.release(ticket)
+        });
+        released.await == Released::Released || calls > 1
     }
 
     /// Whether the ticket holds nothing, seen by a release that changes nothing.
     pub(super) async fn holds_nothing(&self, ticket: &Ticket) -> bool {
-        for _ in 0..TRIES_MAX {
-            match self.store.release(ticket).await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => return ok(answer) == Released::NotHeld,
-            }
-        }
-        panic!("no answer to {TRIES_MAX} releases");
+        self.insist(|| self.store.release(ticket)).await == Released::NotHeld
     }
 
     pub(super) async fn renew(&self, ticket: &Ticket) -> Renewed {
-        for _ in 0..TRIES_MAX {
-            let mut answers = self.store.renew(&[(ticket.clone(), self.ttl)]).await;
+        let due = [(ticket.clone(), self.ttl)];
+        let renew = || async {
+            let mut answers = self.store.renew(&due).await;
             assert_eq!(answers.len(), 1, "as many answers as tickets");
-            match answers.remove(0) {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => return ok(answer),
-            }
-        }
-        panic!("no answer to {TRIES_MAX} renewals");
+            answers.remove(0)
+        };
+        self.insist(renew).await
     }
 
     pub(super) async fn detach(&self, ticket: &Ticket, ttl: Duration) -> Renewed {
         let ttl = ok(Ttl::new(ttl));
-        for _ in 0..TRIES_MAX {
-            match self.store.detach(ticket, ttl).await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => {
-                    self.quiet().await;
-                    return ok(answer);
-                }
-            }
-        }
-        panic!("no answer to {TRIES_MAX} detaches");
+        let detached = self.insist(|| self.store.detach(ticket, ttl)).await;
+        self.quiet().await;
+        detached
     }
 
     pub(super) async fn convert(&self, ticket: &mut Ticket, to: Share) -> Converted {
-        for _ in 0..TRIES_MAX {
-            match self.store.convert(ticket, to).await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => {
-                    let answer = ok(answer);
-                    if let Converted::Converted(grant) = answer {
-                        (ticket.fence, ticket.share) = (Some(grant.fence), to);
-                    }
-                    self.quiet().await;
-                    return answer;
-                }
-            }
+        let converted = self.insist(|| self.store.convert(ticket, to)).await;
+        if let Converted::Converted(grant) = converted {
+            (ticket.fence, ticket.share) = (Some(grant.fence), to);
         }
-        panic!("no answer to {TRIES_MAX} conversions");
+        self.quiet().await;
+        converted
     }
 
     pub(super) async fn inspect(&self, short: &str) -> Option<Status> {
-        for _ in 0..TRIES_MAX {
-            match self.store.inspect(&self.name(short)).await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => return ok(answer),
-            }
-        }
-        panic!("no answer to {TRIES_MAX} inspections");
+        let name = self.name(short);
+        self.insist(|| self.store.inspect(&name)).await
     }
 
     pub(super) async fn list(&self, prefix: &str) -> Vec<Status> {
-        for _ in 0..TRIES_MAX {
-            match self.store.list(prefix, 100).await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => return ok(answer),
-            }
-        }
-        panic!("no answer to {TRIES_MAX} listings");
+        self.insist(|| self.store.list(prefix, 100)).await
     }
 
     pub(super) async fn evict(&self, short: &str) -> Evicted {
-        for _ in 0..TRIES_MAX {
-            match self.store.evict(&self.name(short)).await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => return ok(answer),
-            }
-        }
-        panic!("no answer to {TRIES_MAX} evictions");
+        let name = self.name(short);
+        self.insist(|| self.store.evict(&name)).await
     }
 
     /// Starts waiting for the claim in a task of its own, and returns when it stands in line, where there is one.
@@ -253,16 +220,5 @@ impl Hand {
             Ok(got) => got,
             Err(error) => panic!("a waiter failed: {error}"),
         }
-    }
-
-    /// Repeats a client's call until it has an answer.
-    pub(super) async fn insist<T, W: Future<Output = Result<T>>>(&self, call: impl Fn() -> W) -> Result<T> {
-        for _ in 0..TRIES_MAX {
-            match call().await {
-                Err(error) if error.is_outcome_unknown() => continue,
-                answer => return answer,
-            }
-        }
-        Err(Error::Unreachable { store: "conformance", why: format!("no answer to {TRIES_MAX} calls") })
     }
 }
