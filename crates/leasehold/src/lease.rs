@@ -91,6 +91,17 @@ impl Proof {
             tenancy.client.clock().until(tenancy.valid_until(), over).await;
         }
     }
+
+    /// Runs the work while the lease lasts. If the lease ends first, the work is cancelled, and this returns `None`.
+    pub(crate) async fn run<W: Future>(&self, work: impl FnOnce(Proof) -> W) -> Option<W::Output> {
+        let work = std::pin::pin!(work(self.clone()));
+        // Loss first: work that ends after its lease has ended was not protected.
+        tokio::select! {
+            biased;
+            _ = self.lost() => None,
+            output = work => Some(output),
+        }
+    }
 }
 
 impl fmt::Debug for Proof {
@@ -306,16 +317,7 @@ impl Lease {
         G: FnOnce(Setback<T>) -> R,
         R: Future<Output = ()>,
     {
-        let proof = self.proof();
-        let output = {
-            let mut work = std::pin::pin!(work(proof.clone()));
-            // Loss first: work that ends after its lease has ended was not protected.
-            tokio::select! {
-                biased;
-                _ = proof.lost() => None,
-                output = &mut work => Some(output),
-            }
-        };
+        let output = self.proof.run(work).await;
         let names = self.names().clone();
         let fence = self.fence();
         let end = self.release().await;
