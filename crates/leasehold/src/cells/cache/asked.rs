@@ -1,6 +1,5 @@
 //! One call of a cache: what it finds, whom it waits for, and what it loads.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::clerk::Clerk;
@@ -275,8 +274,8 @@ impl<T> Asked<'_, T> {
             (What::Value, _) => {
                 // Mostly nobody else has it, and it need not be copied.
                 let bytes = match Arc::try_unwrap(look) {
-                    Ok(look) => Cow::Owned(look.into_value()),
-                    Err(shared) => Cow::Owned(shared.value().to_vec()),
+                    Ok(look) => look.into_value(),
+                    Err(shared) => shared.value().to_vec(),
                 };
                 let value = (self.codec.decode)(bytes);
                 if value.is_none() {

@@ -10,12 +10,12 @@ use crate::error::Result;
 pub(super) struct Codec<T> {
     pub(super) encode: fn(&T) -> Result<Cow<'_, [u8]>>,
     /// Nothing where these bytes are no such value.
-    pub(super) decode: fn(Cow<'_, [u8]>) -> Option<T>,
+    pub(super) decode: fn(Vec<u8>) -> Option<T>,
 }
 
 impl Codec<Vec<u8>> {
     pub(super) fn bytes() -> Self {
-        Codec { encode: |value| Ok(Cow::Borrowed(value)), decode: |bytes| Some(bytes.into_owned()) }
+        Codec { encode: |value| Ok(Cow::Borrowed(value)), decode: Some }
     }
 }
 

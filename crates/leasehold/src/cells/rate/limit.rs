@@ -68,13 +68,11 @@ const RUN_OFF_NS_MAX: u64 = 100 * 24 * 3_600 * 1_000_000_000;
 const APART_MAX: u32 = 100;
 
 impl Limit {
-    /// The shortest period: 10 ms. The longest has 366 days.
-    pub const PERIOD_MIN: Duration = Duration::from_millis(10);
-
     /// Checks it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a maximum or a burst of 0, and for a period that is too short or too long.
+    /// [`Error::Invalid`] for a maximum or a burst of 0, and for a period that is shorter than 10 ms or longer than 366
+    /// days.
     pub fn new(algorithm: Algorithm, max: u32, period: Duration) -> Result<Self> {
         if max == 0 {
             return Err(Error::invalid(
