@@ -125,10 +125,10 @@ crosses_as! {
     };
 }
 
-fn flags(can: &mut Capabilities) -> [&mut bool; 10] {
+fn flags(can: &mut Capabilities) -> [&mut bool; 9] {
     let Capabilities { fenced, fence_blocks, fair, shared, permits, .. } = can;
-    let Capabilities { several_names, conversions, pushed, cells, outlives_process, .. } = can;
-    [fenced, fence_blocks, fair, shared, permits, several_names, conversions, pushed, cells, outlives_process]
+    let Capabilities { several_names, conversions, pushed, cells, .. } = can;
+    [fenced, fence_blocks, fair, shared, permits, several_names, conversions, pushed, cells]
 }
 
 /// The text for the life of the process, each text once.

@@ -190,8 +190,6 @@ pub struct Capabilities {
     pub pushed: bool,
     /// It keeps values beside locks ([`Store::cells`]).
     pub cells: bool,
-    /// Claims outlive the process that made them.
-    pub outlives_process: bool,
     /// How long after its future ended a request may still be executed.
     pub late_window: Duration,
     /// The longest TTL that a claim, a renewal or a detach may ask for.
@@ -215,7 +213,6 @@ impl Capabilities {
             conversions: false,
             pushed: false,
             cells: false,
-            outlives_process: false,
             late_window: Duration::ZERO,
             max_ttl: Ttl::MAX,
             no_shares: None,

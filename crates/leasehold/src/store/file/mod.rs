@@ -298,7 +298,6 @@ impl Store for File {
             conversions: true,
             pushed: true,
             cells: true,
-            outlives_process: true,
             ..Capabilities::none("file")
         }
     }

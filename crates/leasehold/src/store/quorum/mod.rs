@@ -468,7 +468,6 @@ impl Store for Quorum {
         Capabilities {
             fenced: true,
             pushed: true,
-            outlives_process: true,
             fences_per_name: true,
             max_ttl: self.fleet.settings.max_ttl,
             no_shares: Some(NO_SHARES),

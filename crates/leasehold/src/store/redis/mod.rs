@@ -568,7 +568,6 @@ impl Store for Redis {
             conversions: true,
             pushed: self.is_told(),
             cells: true,
-            outlives_process: true,
             late_window: self.settings.timeout + 2 * SLACK,
             ..Capabilities::none("redis")
         }

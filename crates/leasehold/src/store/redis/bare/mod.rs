@@ -389,12 +389,7 @@ impl Store for Bare {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fenced: true,
-            fence_blocks: true,
-            outlives_process: true,
-            ..Capabilities::none("redis")
-        }
+        Capabilities { fenced: true, fence_blocks: true, ..Capabilities::none("redis") }
     }
 
     fn clock(&self) -> &Clock {
