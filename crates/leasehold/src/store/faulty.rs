@@ -136,11 +136,21 @@ impl Faulty {
 
     /// Sends one call through the network. What is sent is executed even if the caller has gone meanwhile: that
     /// is what makes cancelling hard.
-    async fn call<T, F>(&self, what: &'static str, about: &Names, repeatable: bool, execute: F) -> Result<T>
+    async fn call<A, T, F>(
+        &self,
+        what: &'static str,
+        about: &Names,
+        repeatable: bool,
+        asked: A,
+        execute: F,
+    ) -> Result<T>
     where
+        A: Send + Sync + 'static,
         T: fmt::Debug + Send + 'static,
-        F: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync + 'static,
+        F: Fn(Arc<dyn Store>, Arc<A>) -> Execution<T> + Send + Sync + 'static,
     {
+        let asked = Arc::new(asked);
+        let execute = move |store| execute(store, asked.clone());
         let number = self.line.calls.fetch_add(1, Ordering::SeqCst);
         let fate = self.line.plan.fate(number);
         let gives_up = self.after(self.line.plan.timeout);
@@ -212,9 +222,7 @@ type Execution<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 #[async_trait]
 impl Store for Faulty {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let (names, claim) = (claim.ticket.names.clone(), Arc::new(claim.clone()));
-        self.call("acquire", &names, true, move |store| {
-            let claim = claim.clone();
+        self.call("acquire", &claim.ticket.names, true, claim.clone(), |store, claim| {
             Box::pin(async move { store.acquire(&claim).await })
         })
         .await
@@ -222,78 +230,60 @@ impl Store for Faulty {
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
         let Some((first, _)) = due.first() else { return Vec::new() };
-        let (names, tickets) = (first.names.clone(), Arc::new(due.to_vec()));
-        let answers = self
-            .call("renew", &names, true, move |store| {
-                let tickets = tickets.clone();
-                Box::pin(async move { Ok(store.renew(&tickets).await) })
-            })
-            .await;
-        match answers {
+        let answers = self.call("renew", &first.names, true, due.to_vec(), |store, due| {
+            Box::pin(async move { Ok(store.renew(&due).await) })
+        });
+        match answers.await {
             Ok(answers) => answers,
             Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        let (names, ticket) = (ticket.names.clone(), ticket.clone());
-        self.call("release", &names, true, move |store| {
-            let ticket = ticket.clone();
+        self.call("release", &ticket.names, true, ticket.clone(), |store, ticket| {
             Box::pin(async move { store.release(&ticket).await })
         })
         .await
     }
 
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        let (names, ticket) = (ticket.names.clone(), ticket.clone());
-        self.call("detach", &names, true, move |store| {
-            let ticket = ticket.clone();
+        self.call("detach", &ticket.names, true, ticket.clone(), move |store, ticket| {
             Box::pin(async move { store.detach(&ticket, ttl).await })
         })
         .await
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        let (names, ticket) = (ticket.names.clone(), ticket.clone());
-        self.call("convert", &names, true, move |store| {
-            let ticket = ticket.clone();
+        self.call("convert", &ticket.names, true, ticket.clone(), move |store, ticket| {
             Box::pin(async move { store.convert(&ticket, to).await })
         })
         .await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        let name = name.clone();
-        self.call("inspect", &name.clone().into(), true, move |store| {
-            let name = name.clone();
+        self.call("inspect", &name.clone().into(), true, name.clone(), |store, name| {
             Box::pin(async move { store.inspect(&name).await })
         })
         .await
     }
 
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        let prefix = prefix.to_owned();
         let about = Name::new("list")?.into();
-        self.call("list", &about, true, move |store| {
-            let prefix = prefix.clone();
+        self.call("list", &about, true, prefix.to_owned(), move |store, prefix| {
             Box::pin(async move { store.list(&prefix, limit).await })
         })
         .await
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        let name = name.clone();
-        self.call("evict", &name.clone().into(), false, move |store| {
-            let name = name.clone();
+        self.call("evict", &name.clone().into(), false, name.clone(), |store, name| {
             Box::pin(async move { store.evict(&name).await })
         })
         .await
     }
 
     async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
-        let name = name.clone();
-        self.call("evict_holder", &name.clone().into(), false, move |store| {
-            let name = name.clone();
+        self.call("evict_holder", &name.clone().into(), false, name.clone(), move |store, name| {
             Box::pin(async move { store.evict_holder(&name, fence).await })
         })
         .await
@@ -308,9 +298,7 @@ impl Store for Faulty {
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
-        let name = name.clone();
-        self.call("adopt", &name.clone().into(), false, move |store| {
-            let name = name.clone();
+        self.call("adopt", &name.clone().into(), false, name.clone(), move |store, name| {
             Box::pin(async move { store.adopt(&name, ttl).await })
         })
         .await
