@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leasehold::Capabilities;
 use leasehold::store::conformance::{self, Subject};
 use tokio::task::JoinSet;
 
@@ -37,4 +38,12 @@ pub async fn every_case_it_can_holds(subject: impl Subject + 'static) -> Vec<&'s
     println!("{held} cases hold, {} skipped", skipped.len());
     skipped.sort_unstable();
     skipped
+}
+
+/// Returns the names of the cases that a store with these capabilities cannot be asked, in order.
+pub fn not_offered_by(can: &Capabilities) -> Vec<&'static str> {
+    let cases = conformance::cases().filter(|case| !case.is_offered_by(can));
+    let mut names: Vec<_> = cases.map(|case| case.name).collect();
+    names.sort_unstable();
+    names
 }

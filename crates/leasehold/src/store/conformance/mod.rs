@@ -98,6 +98,13 @@ pub struct Case {
     run: for<'a> fn(&'a Trial<'a>) -> Running<'a>,
 }
 
+impl Case {
+    /// Whether a store with these capabilities offers all that the case needs. [`run`] skips the case where it does not.
+    pub fn is_offered_by(&self, can: &Capabilities) -> bool {
+        (self.needs)(can)
+    }
+}
+
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({:?})", self.name, self.promise)
@@ -140,7 +147,7 @@ pub async fn check(subject: &dyn Subject) -> Report {
 /// As [`check`].
 pub async fn run(subject: &dyn Subject, case: &Case) -> bool {
     let store = subject.open().await;
-    if !(case.needs)(&store.capabilities()) {
+    if !case.is_offered_by(&store.capabilities()) {
         return false;
     }
     let secret = crate::Token::fresh(&crate::Owner::this_process()).unwrap_or_else(|error| panic!("{error}"));
