@@ -68,18 +68,9 @@ fn split_at_first(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(ends).unwrap_or(text.len()))
 }
 
-/// The same for people to read: `12 s`, `3 min`.
+/// The same for people to read: `12 s`, `3 min`. As the library's errors show it.
 pub(crate) fn short(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    // To the nearest: nobody who asked for ten minutes wants to read nine.
-    let rounded = |unit: u128| (ms + unit / 2) / unit;
-    match ms {
-        0..1_000 => format!("{ms} ms"),
-        1_000..9_950 => format!("{:.1} s", duration.as_secs_f64()),
-        9_950..119_500 => format!("{} s", rounded(1_000)),
-        119_500..7_170_000 => format!("{} min", rounded(60_000)),
-        _ => format!("{} h", rounded(3_600_000)),
-    }
+    leasehold::Short(duration).to_string()
 }
 
 #[cfg(test)]

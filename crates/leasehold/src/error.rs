@@ -366,19 +366,21 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A duration as people say it: `12 s`, `250 ms`.
-pub(crate) struct Short(pub(crate) Duration);
+/// A duration as messages show it: `250 ms`, `12 s`, `3 min`.
+#[derive(Debug)]
+pub struct Short(pub Duration);
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
-        // To the nearest: nobody who asked for ten minutes wants to read nine.
+        // To the nearest: a user who asked for ten minutes does not want to read nine.
         let rounded = |unit: u128| (ms + unit / 2) / unit;
         match ms {
             0..1_000 => write!(f, "{ms} ms"),
             1_000..9_950 => write!(f, "{:.1} s", self.0.as_secs_f64()),
-            9_950..599_500 => write!(f, "{} s", rounded(1_000)),
-            _ => write!(f, "{} min", rounded(60_000)),
+            9_950..119_500 => write!(f, "{} s", rounded(1_000)),
+            119_500..7_170_000 => write!(f, "{} min", rounded(60_000)),
+            _ => write!(f, "{} h", rounded(3_600_000)),
         }
     }
 }

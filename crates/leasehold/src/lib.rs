@@ -93,6 +93,9 @@ pub use connect::{Options, connect};
 pub use convert::Upgrade;
 pub use departures::{Departed, Departure, Departures};
 pub use detached::Detached;
+/// For the command, whose messages show durations as the errors do.
+#[doc(hidden)]
+pub use error::Short;
 pub use error::{Error, NodeAnswer, NodeSaid, Result};
 pub use event::{Event, Loss};
 pub use fence::Fence;

@@ -35,7 +35,7 @@ fn a_script_locks_in_one_process_extends_in_another_and_unlocks_in_a_third() {
 
     let (code, _, told) = home.run("lock nightly --ttl 5 -n");
     assert_eq!(code, 75);
-    assert!(told.contains("`nightly` is held by") && told.contains("for another 600 min"), "{told}");
+    assert!(told.contains("`nightly` is held by") && told.contains("for another 10 h"), "{told}");
     assert_eq!(home.run("lock nightly --ttl 5 -w 0.1 -E 3").0, 3, "as it was asked to");
 
     let unlocked = said(
