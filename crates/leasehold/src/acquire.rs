@@ -16,43 +16,49 @@ use crate::sync::Arc;
 use crate::tenancy::{Held, Terms};
 use crate::token::{Owner, Token};
 
-/// A request, as a kind makes it.
+/// What a lock type asks for: the names, the share and the options.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) names: Names,
     pub(crate) share: Share,
     pub(crate) terms: Terms,
     pub(crate) owner: Owner,
-    pub(crate) min_validity: Duration,
-    /// Where tasks with the same request meet; `None` for one that takes its own place in the store's queue.
-    pub(crate) room: Option<Key>,
+    /// `None` waits for ever; zero does not wait.
+    pub(crate) acquire_timeout: Option<Duration>,
+    /// As the user set it; see [`Request::min_validity`].
+    pub(crate) min_validity: Option<Duration>,
+    /// Each task takes its own place in the store's queue.
+    pub(crate) strict_order: bool,
     /// Running work needs it, such as a value that is being loaded: a drain does not refuse it. It has no room.
     pub(crate) is_internal: bool,
+    /// Where tasks with the same request meet; `None` for one that takes its own place in the store's queue.
+    /// It follows from the other fields: see [`Request::find_room`].
+    pub(crate) room: Option<Key>,
 }
 
-/// How long a caller waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Never,
-    For(Duration),
-    Forever,
-}
-
-impl Patience {
-    fn wait_from(self, start: Deadline) -> Wait {
-        match self {
-            Patience::Never => Wait::Never,
-            Patience::For(duration) if duration.is_zero() => Wait::Never,
-            Patience::For(duration) => Wait::Until(start.plus(duration)),
-            Patience::Forever => Wait::Forever,
-        }
+impl Request {
+    /// The room has one seat: requests that can be granted side by side would only wait for each other there.
+    pub(crate) fn find_room(&self, client: &Client) -> Option<Key> {
+        let name = self.names.only().filter(|_| self.share == Share::Exclusive && !self.strict_order)?;
+        Some(client.hall.key(name.clone(), self.owner.clone(), self.terms))
     }
-}
 
-/// What came of a request.
-pub(crate) enum Outcome<T> {
-    Taken(T),
-    Busy { busy: Busy, waited: Duration },
+    /// A grant with less time left than this is renewed or given back.
+    pub(crate) fn min_validity(&self) -> Duration {
+        let min_validity = self.min_validity.unwrap_or(self.terms.ttl.as_duration() / 2);
+        // A `max_hold` that is shorter is the user's own choice, and no reason to give the lock back.
+        min_validity.min(self.terms.max_hold.unwrap_or(Duration::MAX))
+    }
+
+    /// Refuses a `min_validity` that no grant with this TTL has.
+    pub(crate) fn check_min_validity(&self) -> Result<()> {
+        let (ttl, min_validity) = (self.terms.ttl, self.min_validity());
+        if min_validity <= ttl.validity() {
+            return Ok(());
+        }
+        let why = format!("a lease of {ttl} is never valid for longer than {:?}", ttl.validity());
+        Err(Error::invalid("min_validity", format!("{min_validity:?}"), why))
+    }
 }
 
 /// How long a store may take, once the wait is over, to say who is in the way.
@@ -66,13 +72,13 @@ const LAST_WORD: Duration = Duration::from_millis(250);
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     request: &Request,
-    patience: Patience,
-) -> Result<Outcome<Lease>> {
+    timeout: Option<Duration>,
+) -> Result<Lease> {
     // A loop that takes and releases a free lock would otherwise never let other tasks run.
     tokio::task::coop::consume_budget().await;
     client.check(request)?;
     let start = client.clock().now();
-    let wait = patience.wait_from(start);
+    let wait = wait_from(start, timeout);
     loop {
         let met = match &request.room {
             Some(key) => match Visit::new(client, key, wait).await? {
@@ -88,18 +94,18 @@ pub(crate) async fn acquire(
         let (baton, passed) = match met {
             Met::Granted(baton) => (baton, false),
             Met::Passed(baton) => (baton, true),
-            Met::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
+            Met::Busy(busy) => return Err(busy_error(client, request, busy, start, wait)),
             Met::TimedOut | Met::Occupied => {
                 let busy = Box::pin(who_is_in_the_way(client, request)).await?;
-                return Ok(no(client, request, busy, start, wait));
+                return Err(busy_error(client, request, busy, start, wait));
             }
         };
         let mut now = client.clock().now();
         let tenancy = baton.held.tenancy();
         // One that is capped by its `max_hold` has as much as its caller wants.
-        let is_short = tenancy.remaining(now) < request.min_validity && !tenancy.is_capped();
+        let is_short = tenancy.remaining(now) < request.min_validity() && !tenancy.is_capped();
         if is_short || tenancy.loss_at(now).is_some() {
-            if let Err(error) = Box::pin(ensure_validity(&baton, request.min_validity)).await {
+            if let Err(error) = Box::pin(ensure_validity(&baton, request.min_validity())).await {
                 // What was passed on and turned out to be lost was another's; this one's turn is still to come.
                 match tenancy.end() {
                     Some(loss) if passed && loss != Loss::Closed => continue,
@@ -109,7 +115,7 @@ pub(crate) async fn acquire(
             now = client.clock().now();
         }
         client.events.acquired(&request.names, baton.fence, now.since(start), passed);
-        return Ok(Outcome::Taken(Lease::new(baton, now)));
+        return Ok(Lease::new(baton, now));
     }
 }
 
@@ -120,31 +126,41 @@ pub(crate) async fn acquire(
 pub(crate) async fn acquire_detached(
     client: &Arc<Client>,
     request: &Request,
-    patience: Patience,
-) -> Result<Outcome<Detached>> {
+    timeout: Option<Duration>,
+) -> Result<Detached> {
+    Detached::refuse_max_hold(request.terms.max_hold)?;
     tokio::task::coop::consume_budget().await;
     client.check(request)?;
     let start = client.clock().now();
-    let wait = patience.wait_from(start);
+    let wait = wait_from(start, timeout);
     let mut arriving = match ask(client, request, wait, true).await? {
         Asked::Granted(ticket, grant) => Detached::arriving(client, ticket, grant, request.terms.ttl),
-        Asked::Busy(busy) => return Ok(no(client, request, busy, start, wait)),
+        Asked::Busy(busy) => return Err(busy_error(client, request, busy, start, wait)),
         Asked::TimedOut => {
             let busy = who_is_in_the_way(client, request).await?;
-            return Ok(no(client, request, busy, start, wait));
+            return Err(busy_error(client, request, busy, start, wait));
         }
     };
-    arriving.ensure_validity(request.min_validity).await?;
-    arriving.let_loose(start).map(Outcome::Taken)
+    arriving.ensure_validity(request.min_validity()).await?;
+    arriving.let_loose(start)
 }
 
-fn no<T>(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Outcome<T> {
+fn wait_from(start: Deadline, timeout: Option<Duration>) -> Wait {
+    match timeout {
+        None => Wait::Forever,
+        Some(Duration::ZERO) => Wait::Never,
+        Some(timeout) => Wait::Until(start.plus(timeout)),
+    }
+}
+
+/// Tells the hook, and makes the error.
+fn busy_error(client: &Client, request: &Request, busy: Busy, start: Deadline, wait: Wait) -> Error {
     let waited = match wait {
         Wait::Never => Duration::ZERO,
         _ => client.clock().now().since(start),
     };
     client.events.emit(Event::Busy { names: request.names.clone(), waited });
-    Outcome::Busy { busy, waited }
+    Error::Busy { names: request.names.clone(), busy, waited }
 }
 
 /// Asks the store for this task alone, and takes what it grants into the keeper's care.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::settings::Setup;
-use crate::claim::{Names, Share};
+use super::options::LockOptions;
+use crate::claim::Names;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -47,43 +47,43 @@ use crate::sync::Arc;
 #[derive(Clone)]
 #[must_use = "nothing is taken before `lock` or `try_lock` is awaited"]
 pub struct All {
-    setup: Setup,
+    options: LockOptions,
 }
 
 impl All {
     pub(crate) fn new(client: Arc<Client>, names: Result<Names>) -> Self {
-        All { setup: Setup::new(client, names) }
+        All { options: LockOptions::new(client, names) }
     }
 
     /// How long the names outlive a holder that dies.
     pub fn ttl(self, ttl: Duration) -> Self {
-        All { setup: self.setup.ttl(ttl) }
+        All { options: self.options.ttl(ttl) }
     }
 
     /// How long [`lock`](All::lock) waits, for all of them together, before it says [`Error::Busy`]; zero means not at all. As
     /// for a [mutex](crate::Mutex::wait).
     pub fn wait(self, wait: Duration) -> Self {
-        All { setup: self.setup.wait(wait) }
+        All { options: self.options.wait(wait) }
     }
 
     /// Who holds them, for people.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        All { setup: self.setup.owner(label) }
+        All { options: self.options.owner(label) }
     }
 
     /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)).
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        All { setup: self.setup.max_hold(max_hold) }
+        All { options: self.options.max_hold(max_hold) }
     }
 
     /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
     pub fn no_renewal(self) -> Self {
-        All { setup: self.setup.no_renewal() }
+        All { options: self.options.no_renewal() }
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
     pub fn min_validity(self, min_validity: Duration) -> Self {
-        All { setup: self.setup.min_validity(min_validity) }
+        All { options: self.options.min_validity(min_validity) }
     }
 
     /// Waits until nobody holds any of the names, and takes all of them: for ever, unless [`wait`](All::wait) says otherwise.
@@ -97,7 +97,7 @@ impl All {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim to any of the names, no place in any queue, no task.
     pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).wait()
+        self.options.acquire()
     }
 
     /// Takes all of the names if all are free; `None` where one is not.
@@ -108,7 +108,7 @@ impl All {
     /// # Cancel safety
     /// As [`lock`](All::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).attempt()
+        self.options.try_acquire()
     }
 
     /// Locks all, does the work, and lets go. See [`Lease::run`].
@@ -146,6 +146,6 @@ impl All {
 
 impl fmt::Debug for All {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("All", f)
+        self.options.fmt_as("All", f)
     }
 }

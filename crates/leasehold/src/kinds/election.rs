@@ -4,8 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::settings::Setup;
-use crate::claim::Share;
+use super::options::LockOptions;
 use crate::clock::Deadline;
 #[cfg(doc)]
 use crate::error::Error;
@@ -50,7 +49,7 @@ use crate::token::Owner;
 pub struct Election {
     client: Arc<Client>,
     name: Result<Name>,
-    setup: Setup,
+    options: LockOptions,
     look_every: Duration,
 }
 
@@ -61,23 +60,23 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
 impl Election {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         // Each term is a grant of the store, so that all see the same one.
-        let setup = Setup::new(client.clone(), name.clone().map(Into::into)).strict_order();
-        Election { client, name, setup, look_every: LOOK_EVERY }
+        let options = LockOptions::new(client.clone(), name.clone().map(Into::into)).strict_order();
+        Election { client, name, options, look_every: LOOK_EVERY }
     }
 
     /// How long a leader that dies is not replaced.
     pub fn ttl(self, ttl: Duration) -> Self {
-        Election { setup: self.setup.ttl(ttl), ..self }
+        Election { options: self.options.ttl(ttl), ..self }
     }
 
     /// Who campaigns and leads: what others observe.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Election { setup: self.setup.owner(label), ..self }
+        Election { options: self.options.owner(label), ..self }
     }
 
     /// How long [`campaign`](Election::campaign) waits before it says [`Error::Busy`].
     pub fn wait(self, wait: Duration) -> Self {
-        Election { setup: self.setup.wait(wait), ..self }
+        Election { options: self.options.wait(wait), ..self }
     }
 
     /// How often those who observe ask the store who leads; not more often than every 10 ms.
@@ -93,8 +92,8 @@ impl Election {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in line, no task.
     pub fn campaign(&self) -> impl Future<Output = Result<Leadership>> + Send + use<> {
-        let asking = self.setup.ask(Ok(Share::Exclusive));
-        async move { Ok(Leadership { lease: asking.wait().await? }) }
+        let lease = self.options.acquire();
+        async move { Ok(Leadership { lease: lease.await? }) }
     }
 
     /// Who leads now; `None` where nobody does.
@@ -120,7 +119,7 @@ impl Election {
 
 impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("Election", f)
+        self.options.fmt_as("Election", f)
     }
 }
 

@@ -5,7 +5,7 @@ pub mod election;
 pub mod latch;
 pub mod mutex;
 pub mod once;
+mod options;
 pub mod rwlock;
 pub mod scope;
 pub mod semaphore;
-mod settings;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::settings::Setup;
-use crate::claim::{Names, Share};
+use super::options::LockOptions;
+use crate::claim::Names;
 use crate::detached::Detached;
 #[cfg(doc)]
 use crate::error::Error;
@@ -42,17 +42,17 @@ use crate::sync::Arc;
 #[derive(Clone)]
 #[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
 pub struct Mutex {
-    setup: Setup,
+    options: LockOptions,
 }
 
 impl Mutex {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        Mutex { setup: Setup::new(client, name.map(Names::from)) }
+        Mutex { options: LockOptions::new(client, name.map(Names::from)) }
     }
 
     /// How long the lock outlives a holder that dies.
     pub fn ttl(self, ttl: Duration) -> Self {
-        Mutex { setup: self.setup.ttl(ttl) }
+        Mutex { options: self.options.ttl(ttl) }
     }
 
     /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
@@ -60,40 +60,40 @@ impl Mutex {
     /// Once the wait is over the store is asked who is in the way, which may take up to 250 ms more. One that does not
     /// answer even that is [`Error::Unreachable`], not busy.
     pub fn wait(self, wait: Duration) -> Self {
-        Mutex { setup: self.setup.wait(wait) }
+        Mutex { options: self.options.wait(wait) }
     }
 
     /// Who holds it, for people.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Mutex { setup: self.setup.owner(label) }
+        Mutex { options: self.options.owner(label) }
     }
 
     /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
     /// holder that hangs is not renewed for ever.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        Mutex { setup: self.setup.max_hold(max_hold) }
+        Mutex { options: self.options.max_hold(max_hold) }
     }
 
     /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
     pub fn no_renewal(self) -> Self {
-        Mutex { setup: self.setup.no_renewal() }
+        Mutex { options: self.options.no_renewal() }
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
     pub fn min_validity(self, min_validity: Duration) -> Self {
-        Mutex { setup: self.setup.min_validity(min_validity) }
+        Mutex { options: self.options.min_validity(min_validity) }
     }
 
     /// Each task takes its own place in the store's queue: first come, first served across clients to the letter,
     /// at the price of a request per hand-over between tasks of one client.
     pub fn strict_order(self) -> Self {
-        Mutex { setup: self.setup.strict_order() }
+        Mutex { options: self.options.strict_order() }
     }
 
     /// For a lock that running work needs, also while the client is drained.
     #[cfg(not(shuttle))]
     pub(crate) fn internal(self) -> Self {
-        Mutex { setup: self.setup.internal() }
+        Mutex { options: self.options.internal() }
     }
 
     /// Waits for the lock and takes it: for ever, unless [`wait`](Mutex::wait) says otherwise.
@@ -108,7 +108,7 @@ impl Mutex {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).wait()
+        self.options.acquire()
     }
 
     /// Takes the lock if it is free; `None` where it is not. A store that does not say so within 5 s is
@@ -120,7 +120,7 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).attempt()
+        self.options.try_acquire()
     }
 
     /// Waits for the lock, as [`lock`](Mutex::lock) does, and takes it for longer than this process may live: nobody
@@ -138,7 +138,7 @@ impl Mutex {
     /// Dropped before its end, it leaves nothing behind: no claim, no place in any queue, no task. Once it has given
     /// the lease, that stays until it is released or its TTL is over.
     pub fn lock_detached(&self) -> impl Future<Output = Result<Detached>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).wait_detached()
+        self.options.acquire_detached()
     }
 
     /// Takes the lock as [`lock_detached`](Mutex::lock_detached) does, if it is free; `None` where it is not.
@@ -149,7 +149,7 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock_detached`](Mutex::lock_detached).
     pub fn try_lock_detached(&self) -> impl Future<Output = Result<Option<Detached>>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).attempt_detached()
+        self.options.try_acquire_detached()
     }
 
     /// Locks, does the work, and lets go. See [`Lease::run`].
@@ -187,6 +187,6 @@ impl Mutex {
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("Mutex", f)
+        self.options.fmt_as("Mutex", f)
     }
 }

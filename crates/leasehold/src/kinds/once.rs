@@ -4,8 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::settings::Setup;
-use crate::claim::Share;
+use super::options::LockOptions;
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, Proof};
@@ -51,7 +50,7 @@ use crate::ttl::Ttl;
 #[must_use = "nothing is run before `run` or `take` is awaited"]
 pub struct Once {
     client: Arc<Client>,
-    setup: Setup,
+    options: LockOptions,
     period: Result<Ttl>,
     at_least_for: Duration,
 }
@@ -59,9 +58,9 @@ pub struct Once {
 impl Once {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         // A run is nothing to be passed on.
-        let setup = Setup::new(client.clone(), name.map(Into::into)).strict_order();
+        let options = LockOptions::new(client.clone(), name.map(Into::into)).strict_order();
         let period = Err(Error::invalid("period", "none", "say with `per` in which time it runs once"));
-        Once { client, setup, period, at_least_for: Duration::ZERO }
+        Once { client, options, period, at_least_for: Duration::ZERO }
     }
 
     /// The period: from the beginning of one run to where the next may begin.
@@ -72,7 +71,7 @@ impl Once {
     /// A cap on a run: past this it is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that one that hangs does not keep
     /// the name for ever. It does not count then.
     pub fn at_most_for(self, at_most_for: Duration) -> Self {
-        Once { setup: self.setup.max_hold(at_most_for), ..self }
+        Once { options: self.options.max_hold(at_most_for), ..self }
     }
 
     /// How long the name stays taken, from the beginning of the run, where the run is [given back](Turn::give_back).
@@ -82,12 +81,12 @@ impl Once {
 
     /// How long the name outlives a process that dies in its run.
     pub fn ttl(self, ttl: Duration) -> Self {
-        Once { setup: self.setup.ttl(ttl), ..self }
+        Once { options: self.options.ttl(ttl), ..self }
     }
 
     /// Who runs it, for people.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Once { setup: self.setup.owner(label), ..self }
+        Once { options: self.options.owner(label), ..self }
     }
 
     /// Begins a run, if there has been none in this period and there is none now; `None` where there is nothing to do. It does
@@ -100,7 +99,7 @@ impl Once {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind.
     pub fn take(&self) -> impl Future<Output = Result<Option<Turn>>> + Send + use<> {
-        let Once { client, setup, period, at_least_for } = self.clone();
+        let Once { client, options, period, at_least_for } = self.clone();
         async move {
             let period = period?;
             client.check_ttl("period", period)?;
@@ -108,7 +107,7 @@ impl Once {
                 let at_least_for = Ttl::new(at_least_for.max(Ttl::MIN.as_duration()))?;
                 client.check_ttl("at_least_for", at_least_for)?;
             }
-            let lease = setup.ask(Ok(Share::Exclusive)).attempt().await?;
+            let lease = options.try_acquire().await?;
             let since = client.clock().now();
             let until = |duration| since.plus(duration);
             Ok(lease.map(|lease| Turn {
@@ -157,7 +156,7 @@ impl Once {
 
 impl fmt::Debug for Once {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("Once", f)
+        self.options.fmt_as("Once", f)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::settings::Setup;
+use super::options::LockOptions;
 use crate::claim::{Names, Share};
 #[cfg(doc)]
 use crate::error::Error;
@@ -55,50 +55,50 @@ use crate::sync::Arc;
 #[derive(Clone)]
 #[must_use = "a lock is not taken before `read` or `write` is awaited"]
 pub struct RwLock {
-    setup: Setup,
+    options: LockOptions,
 }
 
 impl RwLock {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        RwLock { setup: Setup::new(client, name.map(Names::from)) }
+        RwLock { options: LockOptions::new(client, name.map(Names::from)) }
     }
 
     /// How long the lock outlives a holder that dies.
     pub fn ttl(self, ttl: Duration) -> Self {
-        RwLock { setup: self.setup.ttl(ttl) }
+        RwLock { options: self.options.ttl(ttl) }
     }
 
     /// How long [`read`](RwLock::read) and [`write`](RwLock::write) wait before they say [`Error::Busy`]; zero means not at
     /// all. As for a [mutex](crate::Mutex::wait).
     pub fn wait(self, wait: Duration) -> Self {
-        RwLock { setup: self.setup.wait(wait) }
+        RwLock { options: self.options.wait(wait) }
     }
 
     /// Who holds it, for people.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        RwLock { setup: self.setup.owner(label) }
+        RwLock { options: self.options.owner(label) }
     }
 
     /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
     /// holder that hangs is not renewed for ever.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        RwLock { setup: self.setup.max_hold(max_hold) }
+        RwLock { options: self.options.max_hold(max_hold) }
     }
 
     /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
     pub fn no_renewal(self) -> Self {
-        RwLock { setup: self.setup.no_renewal() }
+        RwLock { options: self.options.no_renewal() }
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
     pub fn min_validity(self, min_validity: Duration) -> Self {
-        RwLock { setup: self.setup.min_validity(min_validity) }
+        RwLock { options: self.options.min_validity(min_validity) }
     }
 
     /// Each task that writes takes its own place in the store's queue: first come, first served across clients to the letter,
     /// at the price of a request per hand-over between tasks of one client. Each task that reads does so in any case.
     pub fn strict_order(self) -> Self {
-        RwLock { setup: self.setup.strict_order() }
+        RwLock { options: self.options.strict_order() }
     }
 
     /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it: for ever, unless
@@ -113,7 +113,7 @@ impl RwLock {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn read(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
-        self.setup.ask(Ok(Share::Shared)).wait()
+        self.options.with_share(Ok(Share::Shared)).acquire()
     }
 
     /// Takes a reader's share if no writer holds the lock or waits for it; `None` where one does.
@@ -124,7 +124,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     pub fn try_read(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
-        self.setup.ask(Ok(Share::Shared)).attempt()
+        self.options.with_share(Ok(Share::Shared)).try_acquire()
     }
 
     /// Waits until nobody holds the lock, and takes the whole of it: what [`Mutex::lock`](crate::Mutex::lock) does, on any
@@ -136,7 +136,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     pub fn write(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).wait()
+        self.options.acquire()
     }
 
     /// Takes the whole of the lock if nobody holds it; `None` where somebody does: what
@@ -148,12 +148,12 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     pub fn try_write(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
-        self.setup.ask(Ok(Share::Exclusive)).attempt()
+        self.options.try_acquire()
     }
 }
 
 impl fmt::Debug for RwLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("RwLock", f)
+        self.options.fmt_as("RwLock", f)
     }
 }

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::settings::Setup;
-use crate::claim::Share;
+use super::options::LockOptions;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -59,12 +58,12 @@ impl Scope {
     pub fn mutex(&self, name: impl IntoName) -> ReentrantMutex {
         let name = name.into_name();
         let key = self.owner.clone().and_then(|owner| Ok((owner, name.clone()?)));
-        let setup = Setup::new(self.client.clone(), name.map(Into::into));
-        let setup = match &self.owner {
-            Ok(owner) => setup.owner(owner.as_str()),
-            Err(_) => setup,
+        let options = LockOptions::new(self.client.clone(), name.map(Into::into));
+        let options = match &self.owner {
+            Ok(owner) => options.owner(owner.as_str()),
+            Err(_) => options,
         };
-        ReentrantMutex { client: self.client.clone(), key, setup }
+        ReentrantMutex { client: self.client.clone(), key, options }
     }
 }
 
@@ -82,37 +81,37 @@ impl fmt::Debug for Scope {
 pub struct ReentrantMutex {
     client: Arc<Client>,
     key: Result<(Owner, Name)>,
-    setup: Setup,
+    options: LockOptions,
 }
 
 impl ReentrantMutex {
     /// How long the lock outlives a holder that dies.
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|setup| setup.ttl(ttl))
+        self.with(|options| options.ttl(ttl))
     }
 
     /// How long [`lock`](ReentrantMutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
     pub fn wait(self, wait: Duration) -> Self {
-        self.with(|setup| setup.wait(wait))
+        self.with(|options| options.wait(wait))
     }
 
     /// A cap on holding, from when the first took it: past this all are lost.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|setup| setup.max_hold(max_hold))
+        self.with(|options| options.max_hold(max_hold))
     }
 
     /// No renewal in the background.
     pub fn no_renewal(self) -> Self {
-        self.with(Setup::no_renewal)
+        self.with(LockOptions::no_renewal)
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
     pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.with(|setup| setup.min_validity(min_validity))
+        self.with(|options| options.min_validity(min_validity))
     }
 
-    fn with(self, change: impl FnOnce(Setup) -> Setup) -> Self {
-        ReentrantMutex { setup: change(self.setup), ..self }
+    fn with(self, change: impl FnOnce(LockOptions) -> LockOptions) -> Self {
+        ReentrantMutex { options: change(self.options), ..self }
     }
 
     /// Takes the lock too, where this owner holds it; waits for it and takes it, where nobody or somebody else does. Several
@@ -147,7 +146,7 @@ impl ReentrantMutex {
         tokio::select! {
             biased;
             lease = place.joined() => Ok(lease),
-            lease = self.setup.ask(Ok(Share::Exclusive)).wait() => Ok(place.begin(lease?)),
+            lease = self.options.acquire() => Ok(place.begin(lease?)),
         }
     }
 
@@ -156,7 +155,7 @@ impl ReentrantMutex {
         if let Some(lease) = place.join() {
             return Ok(Some(lease));
         }
-        let lease = self.setup.ask(Ok(Share::Exclusive)).attempt().await?;
+        let lease = self.options.try_acquire().await?;
         // Another task of the owner may have got it meanwhile.
         Ok(lease.map(|lease| place.begin(lease)).or_else(|| place.join()))
     }
@@ -168,7 +167,7 @@ impl ReentrantMutex {
 
 impl fmt::Debug for ReentrantMutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("ReentrantMutex", f)
+        self.options.fmt_as("ReentrantMutex", f)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::settings::Setup;
+use super::options::LockOptions;
 use crate::claim::{Names, Permits, Share};
 #[cfg(doc)]
 use crate::error::Error;
@@ -52,14 +52,14 @@ use crate::sync::Arc;
 #[derive(Clone)]
 #[must_use = "no permit is taken before `acquire` or `try_acquire` is awaited"]
 pub struct Semaphore {
-    setup: Setup,
+    options: LockOptions,
     limit: u32,
     barging: bool,
 }
 
 impl Semaphore {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>, limit: u32) -> Self {
-        Semaphore { setup: Setup::new(client, name.map(Names::from)), limit, barging: false }
+        Semaphore { options: LockOptions::new(client, name.map(Names::from)), limit, barging: false }
     }
 
     /// In order of arrival, as it is if nothing is said: whoever comes waits behind those who wait already, one who wants
@@ -76,34 +76,34 @@ impl Semaphore {
 
     /// How long permits outlive a holder that dies.
     pub fn ttl(self, ttl: Duration) -> Self {
-        Semaphore { setup: self.setup.ttl(ttl), ..self }
+        Semaphore { options: self.options.ttl(ttl), ..self }
     }
 
     /// How long [`acquire`](Semaphore::acquire) and [`acquire_many`](Semaphore::acquire_many) wait before they say
     /// [`Error::Busy`]; zero means not at all. As for a [mutex](crate::Mutex::wait).
     pub fn wait(self, wait: Duration) -> Self {
-        Semaphore { setup: self.setup.wait(wait), ..self }
+        Semaphore { options: self.options.wait(wait), ..self }
     }
 
     /// Who holds them, for people.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Semaphore { setup: self.setup.owner(label), ..self }
+        Semaphore { options: self.options.owner(label), ..self }
     }
 
     /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
     /// holder that hangs is not renewed for ever.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        Semaphore { setup: self.setup.max_hold(max_hold), ..self }
+        Semaphore { options: self.options.max_hold(max_hold), ..self }
     }
 
     /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
     pub fn no_renewal(self) -> Self {
-        Semaphore { setup: self.setup.no_renewal(), ..self }
+        Semaphore { options: self.options.no_renewal(), ..self }
     }
 
     /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
     pub fn min_validity(self, min_validity: Duration) -> Self {
-        Semaphore { setup: self.setup.min_validity(min_validity), ..self }
+        Semaphore { options: self.options.min_validity(min_validity), ..self }
     }
 
     /// Waits for a permit and takes it: for ever, unless [`wait`](Semaphore::wait) says otherwise.
@@ -140,7 +140,7 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<Lease>> + Send + use<> {
-        self.setup.ask(self.share(permits)).wait()
+        self.options.with_share(self.share(permits)).acquire()
     }
 
     /// Takes so many permits if they are free; `None` where they are not. Fair ones are not free as long as somebody waits.
@@ -154,7 +154,7 @@ impl Semaphore {
         &self,
         permits: u32,
     ) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
-        self.setup.ask(self.share(permits)).attempt()
+        self.options.with_share(self.share(permits)).try_acquire()
     }
 
     fn share(&self, take: u32) -> Result<Share> {
@@ -165,6 +165,6 @@ impl Semaphore {
 
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.setup.fmt_as("Semaphore", f)
+        self.options.fmt_as("Semaphore", f)
     }
 }

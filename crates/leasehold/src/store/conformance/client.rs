@@ -225,7 +225,9 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
         share,
         terms: crate::tenancy::Terms { ttl: a.ttl, renews: false, max_hold: None },
         owner: crate::Owner::this_process(),
-        min_validity: Duration::ZERO,
+        acquire_timeout: None,
+        min_validity: Some(Duration::ZERO),
+        strict_order: true,
         room: None,
         is_internal: false,
     };

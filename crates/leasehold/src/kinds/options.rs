@@ -1,0 +1,167 @@
+//! The options of a lock, and how they become a request to the store.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::acquire::{Request, acquire, acquire_detached};
+use crate::claim::{Names, Share};
+use crate::detached::Detached;
+use crate::error::{Error, Result};
+use crate::lease::Lease;
+use crate::locks::Client;
+use crate::sync::Arc;
+use crate::tenancy::Terms;
+use crate::token::Owner;
+use crate::ttl::Ttl;
+
+/// The client, the names and the options of a lock. Each lock type wraps one.
+///
+/// The futures that it returns do not borrow it.
+#[derive(Clone)]
+pub(super) struct LockOptions {
+    client: Arc<Client>,
+    /// The request as set so far; or the first error in a name or an option, which acquiring reports.
+    request: Result<Arc<Request>>,
+}
+
+impl LockOptions {
+    pub(super) fn new(client: Arc<Client>, names: Result<Names>) -> Self {
+        let request = names.map(|names| {
+            Arc::new(Request {
+                names,
+                share: Share::Exclusive,
+                terms: Terms { ttl: client.defaults.ttl, renews: true, max_hold: None },
+                owner: client.defaults.owner.clone(),
+                acquire_timeout: None,
+                min_validity: None,
+                strict_order: false,
+                is_internal: false,
+                room: None,
+            })
+        });
+        LockOptions { client, request }.set(|_| ())
+    }
+
+    pub(super) fn ttl(self, ttl: Duration) -> Self {
+        self.try_set(|request| Ttl::new(ttl).map(|ttl| request.terms.ttl = ttl))
+    }
+
+    pub(super) fn wait(self, wait: Duration) -> Self {
+        self.set(|request| request.acquire_timeout = Some(wait))
+    }
+
+    pub(super) fn owner(self, label: impl AsRef<str>) -> Self {
+        self.try_set(|request| Owner::new(label).map(|owner| request.owner = owner))
+    }
+
+    pub(super) fn max_hold(self, max_hold: Duration) -> Self {
+        self.try_set(|request| {
+            if max_hold.is_zero() {
+                return Err(Error::invalid("max_hold", "0", "a lease held for no time is no lease"));
+            }
+            request.terms.max_hold = Some(max_hold);
+            Ok(())
+        })
+    }
+
+    pub(super) fn no_renewal(self) -> Self {
+        self.set(|request| request.terms.renews = false)
+    }
+
+    pub(super) fn min_validity(self, min_validity: Duration) -> Self {
+        self.set(|request| request.min_validity = Some(min_validity))
+    }
+
+    pub(super) fn strict_order(self) -> Self {
+        self.set(|request| request.strict_order = true)
+    }
+
+    /// For a lock that running work needs: each task asks the store by itself, also while the client drains.
+    #[cfg(not(shuttle))]
+    pub(super) fn internal(self) -> Self {
+        self.set(|request| (request.strict_order, request.is_internal) = (true, true))
+    }
+
+    /// A copy that asks for this share. Without it the share is exclusive.
+    pub(super) fn with_share(&self, share: Result<Share>) -> Self {
+        self.clone().try_set(|request| share.map(|share| request.share = share))
+    }
+
+    fn set(self, change: impl FnOnce(&mut Request)) -> Self {
+        self.try_set(|request| {
+            change(request);
+            Ok(())
+        })
+    }
+
+    fn try_set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Self {
+        if let Ok(request) = &mut self.request {
+            let request = Arc::make_mut(request);
+            match change(request) {
+                Ok(()) => request.room = request.find_room(&self.client),
+                Err(error) => self.request = Err(error),
+            }
+        }
+        self
+    }
+
+    /// Waits until the lock is granted or the acquire timeout is over.
+    pub(super) fn acquire(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.checked_request());
+        async move {
+            let request = request?;
+            acquire(&client, &request, request.acquire_timeout).await
+        }
+    }
+
+    /// Does not wait: a lock that is busy is `None`.
+    pub(super) fn try_acquire(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.checked_request());
+        async move { none_if_busy(acquire(&client, &*request?, Some(Duration::ZERO)).await) }
+    }
+
+    /// As [`acquire`](LockOptions::acquire), for a lease that outlives its process.
+    pub(super) fn acquire_detached(&self) -> impl Future<Output = Result<Detached>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.checked_request());
+        async move {
+            let request = request?;
+            acquire_detached(&client, &request, request.acquire_timeout).await
+        }
+    }
+
+    /// As [`try_acquire`](LockOptions::try_acquire), for a lease that outlives its process.
+    pub(super) fn try_acquire_detached(
+        &self,
+    ) -> impl Future<Output = Result<Option<Detached>>> + Send + use<> {
+        let (client, request) = (self.client.clone(), self.checked_request());
+        async move { none_if_busy(acquire_detached(&client, &*request?, Some(Duration::ZERO)).await) }
+    }
+
+    /// The request, if its options agree with each other. Only now are all of them known.
+    fn checked_request(&self) -> Result<Arc<Request>> {
+        let request = self.request.clone()?;
+        request.check_min_validity()?;
+        Ok(request)
+    }
+
+    pub(super) fn fmt_as(&self, lock_type: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct(lock_type);
+        match &self.request {
+            Ok(request) => match request.names.only() {
+                Some(name) => out.field("name", name),
+                None => out.field("names", &request.names),
+            }
+            .field("ttl", &request.terms.ttl),
+            Err(error) => out.field("invalid", error),
+        };
+        out.finish_non_exhaustive()
+    }
+}
+
+fn none_if_busy<T>(acquired: Result<T>) -> Result<Option<T>> {
+    match acquired {
+        Ok(lease) => Ok(Some(lease)),
+        Err(Error::Busy { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
