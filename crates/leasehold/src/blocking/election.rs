@@ -14,29 +14,11 @@ use crate::lease::Proof;
 /// One leader at a time among those who campaign. The options are those of [`crate::Election`].
 #[derive(Debug, Clone)]
 pub struct Election {
-    pub(super) inner: crate::Election,
+    pub(crate) inner: crate::Election,
     pub(super) engine: Arc<Engine>,
 }
 
 impl Election {
-    /// How long a leader that dies is not replaced.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Election { inner: self.inner.ttl(ttl), ..self }
-    }
-
-    /// Who campaigns and leads: what others observe.
-    #[must_use]
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Election { inner: self.inner.owner(label), ..self }
-    }
-
-    /// How long [`campaign`](Election::campaign) waits.
-    #[must_use]
-    pub fn wait(self, wait: Duration) -> Self {
-        Election { inner: self.inner.wait(wait), ..self }
-    }
-
     /// How often those who observe ask the store who leads.
     #[must_use]
     pub fn look_every(self, look_every: Duration) -> Self {

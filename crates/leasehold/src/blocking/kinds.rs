@@ -13,53 +13,11 @@ use crate::lease::{Proof, Setback};
 /// A lock that one holder at a time has. The options are those of [`crate::Mutex`].
 #[derive(Debug, Clone)]
 pub struct Mutex {
-    pub(super) inner: crate::Mutex,
+    pub(crate) inner: crate::Mutex,
     pub(super) engine: Arc<Engine>,
 }
 
 impl Mutex {
-    /// How long the lock outlives a holder that dies.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|mutex| mutex.ttl(ttl))
-    }
-
-    /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`].
-    #[must_use]
-    pub fn wait(self, wait: Duration) -> Self {
-        self.with(|mutex| mutex.wait(wait))
-    }
-
-    /// Who holds it, for people.
-    #[must_use]
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        self.with(|mutex| mutex.owner(label))
-    }
-
-    /// A cap on holding.
-    #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|mutex| mutex.max_hold(max_hold))
-    }
-
-    /// No renewal in the background.
-    #[must_use]
-    pub fn no_renewal(self) -> Self {
-        self.with(crate::Mutex::no_renewal)
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back.
-    #[must_use]
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.with(|mutex| mutex.min_validity(min_validity))
-    }
-
-    /// Each caller takes its own place in the store's queue.
-    #[must_use]
-    pub fn strict_order(self) -> Self {
-        self.with(crate::Mutex::strict_order)
-    }
-
     /// Waits for the lock and takes it.
     pub fn lock(&self) -> Result<Lease> {
         taken(&self.engine, self.inner.lock())
@@ -95,62 +53,16 @@ impl Mutex {
     ) -> Result<T> {
         self.lock()?.run_or_rollback(work, rollback)
     }
-
-    fn with(self, change: impl FnOnce(crate::Mutex) -> crate::Mutex) -> Self {
-        Mutex { inner: change(self.inner), engine: self.engine }
-    }
 }
 
 /// A lock that many readers hold together, or one writer alone. The options are those of [`crate::RwLock`].
 #[derive(Debug, Clone)]
 pub struct RwLock {
-    pub(super) inner: crate::RwLock,
+    pub(crate) inner: crate::RwLock,
     pub(super) engine: Arc<Engine>,
 }
 
 impl RwLock {
-    /// How long the lock outlives a holder that dies.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|rwlock| rwlock.ttl(ttl))
-    }
-
-    /// How long [`read`](RwLock::read) and [`write`](RwLock::write) wait before they say [`Error::Busy`].
-    #[must_use]
-    pub fn wait(self, wait: Duration) -> Self {
-        self.with(|rwlock| rwlock.wait(wait))
-    }
-
-    /// Who holds it, for people.
-    #[must_use]
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        self.with(|rwlock| rwlock.owner(label))
-    }
-
-    /// A cap on holding.
-    #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|rwlock| rwlock.max_hold(max_hold))
-    }
-
-    /// No renewal in the background.
-    #[must_use]
-    pub fn no_renewal(self) -> Self {
-        self.with(crate::RwLock::no_renewal)
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back.
-    #[must_use]
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.with(|rwlock| rwlock.min_validity(min_validity))
-    }
-
-    /// Each caller that writes takes its own place in the store's queue, as each that reads does in any case.
-    #[must_use]
-    pub fn strict_order(self) -> Self {
-        self.with(crate::RwLock::strict_order)
-    }
-
     /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it.
     pub fn read(&self) -> Result<Lease> {
         taken(&self.engine, self.inner.read())
@@ -170,56 +82,16 @@ impl RwLock {
     pub fn try_write(&self) -> Result<Option<Lease>> {
         free(&self.engine, self.inner.try_write())
     }
-
-    fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
-        RwLock { inner: change(self.inner), engine: self.engine }
-    }
 }
 
 /// A limit that holders keep together. The options, and what different limits come to, are those of [`crate::Semaphore`].
 #[derive(Debug, Clone)]
 pub struct Semaphore {
-    pub(super) inner: crate::Semaphore,
+    pub(crate) inner: crate::Semaphore,
     pub(super) engine: Arc<Engine>,
 }
 
 impl Semaphore {
-    /// How long permits outlive a holder that dies.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|semaphore| semaphore.ttl(ttl))
-    }
-
-    /// How long [`acquire`](Semaphore::acquire) waits before it says [`Error::Busy`].
-    #[must_use]
-    pub fn wait(self, wait: Duration) -> Self {
-        self.with(|semaphore| semaphore.wait(wait))
-    }
-
-    /// Who holds them, for people.
-    #[must_use]
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        self.with(|semaphore| semaphore.owner(label))
-    }
-
-    /// A cap on holding.
-    #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|semaphore| semaphore.max_hold(max_hold))
-    }
-
-    /// No renewal in the background.
-    #[must_use]
-    pub fn no_renewal(self) -> Self {
-        self.with(crate::Semaphore::no_renewal)
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back.
-    #[must_use]
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.with(|semaphore| semaphore.min_validity(min_validity))
-    }
-
     /// In order of arrival, as it is if nothing is said.
     #[must_use]
     pub fn fair(self) -> Self {
@@ -260,47 +132,11 @@ impl Semaphore {
 /// Several names, had alone, all or none. The options are those of [`crate::All`].
 #[derive(Debug, Clone)]
 pub struct All {
-    pub(super) inner: crate::All,
+    pub(crate) inner: crate::All,
     pub(super) engine: Arc<Engine>,
 }
 
 impl All {
-    /// How long the names outlive a holder that dies.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|all| all.ttl(ttl))
-    }
-
-    /// How long [`lock`](All::lock) waits before it says [`Error::Busy`].
-    #[must_use]
-    pub fn wait(self, wait: Duration) -> Self {
-        self.with(|all| all.wait(wait))
-    }
-
-    /// Who holds them, for people.
-    #[must_use]
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        self.with(|all| all.owner(label))
-    }
-
-    /// A cap on holding.
-    #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|all| all.max_hold(max_hold))
-    }
-
-    /// No renewal in the background.
-    #[must_use]
-    pub fn no_renewal(self) -> Self {
-        self.with(crate::All::no_renewal)
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back.
-    #[must_use]
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.with(|all| all.min_validity(min_validity))
-    }
-
     /// Waits until nobody holds any of the names, and takes all of them.
     pub fn lock(&self) -> Result<Lease> {
         taken(&self.engine, self.inner.lock())
@@ -314,10 +150,6 @@ impl All {
     /// Locks all, does the work, and lets go. See [`Lease::run`].
     pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
         self.lock()?.run(work)
-    }
-
-    fn with(self, change: impl FnOnce(crate::All) -> crate::All) -> Self {
-        All { inner: change(self.inner), engine: self.engine }
     }
 }
 
@@ -337,7 +169,7 @@ fn free(
 /// A gate that is closed until so many have counted down. See [`crate::Latch`].
 #[derive(Debug, Clone)]
 pub struct Latch {
-    pub(super) inner: crate::Latch,
+    pub(crate) inner: crate::Latch,
     pub(super) engine: Arc<Engine>,
 }
 

@@ -11,7 +11,7 @@ use crate::lease::Proof;
 /// At most one run per period, in the whole fleet. See [`crate::Once`].
 #[derive(Debug, Clone)]
 pub struct Once {
-    pub(super) inner: crate::Once,
+    pub(crate) inner: crate::Once,
     pub(super) engine: Arc<Engine>,
 }
 
@@ -32,18 +32,6 @@ impl Once {
     #[must_use]
     pub fn at_least_for(self, at_least_for: Duration) -> Self {
         Once { inner: self.inner.at_least_for(at_least_for), ..self }
-    }
-
-    /// How long the name outlives a process that dies in its run.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Once { inner: self.inner.ttl(ttl), ..self }
-    }
-
-    /// Who runs it, for people.
-    #[must_use]
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Once { inner: self.inner.owner(label), ..self }
     }
 
     /// Begins a run; `None` where there is nothing to do. See [`crate::Once::take`].

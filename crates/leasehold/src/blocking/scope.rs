@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::engine::Engine;
 #[cfg(doc)]
@@ -14,7 +13,7 @@ use crate::name::IntoName;
 /// An owner under whose name a lock that is held already may be taken again. See [`crate::Scope`].
 #[derive(Debug, Clone)]
 pub struct Scope {
-    pub(super) inner: crate::Scope,
+    pub(crate) inner: crate::Scope,
     pub(super) engine: Arc<Engine>,
 }
 
@@ -28,29 +27,11 @@ impl Scope {
 /// A lock that one owner at a time has, as often as it likes. See [`crate::ReentrantMutex`].
 #[derive(Debug, Clone)]
 pub struct ReentrantMutex {
-    inner: crate::ReentrantMutex,
+    pub(crate) inner: crate::ReentrantMutex,
     engine: Arc<Engine>,
 }
 
 impl ReentrantMutex {
-    /// How long the lock outlives a holder that dies.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        ReentrantMutex { inner: self.inner.ttl(ttl), ..self }
-    }
-
-    /// How long [`lock`](ReentrantMutex::lock) waits before it says [`Error::Busy`].
-    #[must_use]
-    pub fn wait(self, wait: Duration) -> Self {
-        ReentrantMutex { inner: self.inner.wait(wait), ..self }
-    }
-
-    /// A cap on holding, from when the first took it.
-    #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        ReentrantMutex { inner: self.inner.max_hold(max_hold), ..self }
-    }
-
     /// Takes the lock, or takes it too. See [`crate::ReentrantMutex::lock`].
     pub fn lock(&self) -> Result<CountedLease> {
         let inner = self.engine.block_on(self.inner.lock())??;

@@ -1,9 +1,8 @@
 //! `All`: several names at once, all or none.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 use crate::claim::Names;
 #[cfg(doc)]
 use crate::error::Error;
@@ -50,40 +49,11 @@ pub struct All {
     options: LockOptions,
 }
 
+lock_options!(All: ttl wait owner max_hold no_renewal min_validity);
+
 impl All {
     pub(crate) fn new(client: Arc<Client>, names: Result<Names>) -> Self {
         All { options: LockOptions::new(client, names) }
-    }
-
-    /// How long the names outlive a holder that dies.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        All { options: self.options.ttl(ttl) }
-    }
-
-    /// How long [`lock`](All::lock) waits, for all of them together, before it says [`Error::Busy`]; zero means not at all. As
-    /// for a [mutex](crate::Mutex::wait).
-    pub fn wait(self, wait: Duration) -> Self {
-        All { options: self.options.wait(wait) }
-    }
-
-    /// Who holds them, for people.
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        All { options: self.options.owner(label) }
-    }
-
-    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)).
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        All { options: self.options.max_hold(max_hold) }
-    }
-
-    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
-    pub fn no_renewal(self) -> Self {
-        All { options: self.options.no_renewal() }
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        All { options: self.options.min_validity(min_validity) }
     }
 
     /// Waits until nobody holds any of the names, and takes all of them: for ever, unless [`wait`](All::wait) says otherwise.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 use crate::clock::Deadline;
 #[cfg(doc)]
 use crate::error::Error;
@@ -57,26 +57,13 @@ pub struct Election {
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
 
+lock_options!(Election: ttl wait owner);
+
 impl Election {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         // Each term is a grant of the store, so that all see the same one.
         let options = LockOptions::new(client.clone(), name.clone().map(Into::into)).strict_order();
         Election { client, name, options, look_every: LOOK_EVERY }
-    }
-
-    /// How long a leader that dies is not replaced.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Election { options: self.options.ttl(ttl), ..self }
-    }
-
-    /// Who campaigns and leads: what others observe.
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Election { options: self.options.owner(label), ..self }
-    }
-
-    /// How long [`campaign`](Election::campaign) waits before it says [`Error::Busy`].
-    pub fn wait(self, wait: Duration) -> Self {
-        Election { options: self.options.wait(wait), ..self }
     }
 
     /// How often those who observe ask the store who leads; not more often than every 10 ms.

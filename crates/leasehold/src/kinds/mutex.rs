@@ -1,9 +1,8 @@
 //! `Mutex`: one holder at a time.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 use crate::claim::Names;
 use crate::detached::Detached;
 #[cfg(doc)]
@@ -45,49 +44,11 @@ pub struct Mutex {
     options: LockOptions,
 }
 
+lock_options!(Mutex: ttl wait owner max_hold no_renewal min_validity strict_order);
+
 impl Mutex {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         Mutex { options: LockOptions::new(client, name.map(Names::from)) }
-    }
-
-    /// How long the lock outlives a holder that dies.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Mutex { options: self.options.ttl(ttl) }
-    }
-
-    /// How long [`lock`](Mutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
-    ///
-    /// Once the wait is over the store is asked who is in the way, which may take up to 250 ms more. One that does not
-    /// answer even that is [`Error::Unreachable`], not busy.
-    pub fn wait(self, wait: Duration) -> Self {
-        Mutex { options: self.options.wait(wait) }
-    }
-
-    /// Who holds it, for people.
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Mutex { options: self.options.owner(label) }
-    }
-
-    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
-    /// holder that hangs is not renewed for ever.
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        Mutex { options: self.options.max_hold(max_hold) }
-    }
-
-    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
-    pub fn no_renewal(self) -> Self {
-        Mutex { options: self.options.no_renewal() }
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        Mutex { options: self.options.min_validity(min_validity) }
-    }
-
-    /// Each task takes its own place in the store's queue: first come, first served across clients to the letter,
-    /// at the price of a request per hand-over between tasks of one client.
-    pub fn strict_order(self) -> Self {
-        Mutex { options: self.options.strict_order() }
     }
 
     /// For a lock that running work needs, also while the client is drained.

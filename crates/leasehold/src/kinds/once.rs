@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, Proof};
@@ -55,6 +55,8 @@ pub struct Once {
     at_least_for: Duration,
 }
 
+lock_options!(Once: ttl owner);
+
 impl Once {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         // A run is nothing to be passed on.
@@ -77,16 +79,6 @@ impl Once {
     /// How long the name stays taken, from the beginning of the run, where the run is [given back](Turn::give_back).
     pub fn at_least_for(self, at_least_for: Duration) -> Self {
         Once { at_least_for, ..self }
-    }
-
-    /// How long the name outlives a process that dies in its run.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Once { options: self.options.ttl(ttl), ..self }
-    }
-
-    /// Who runs it, for people.
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Once { options: self.options.owner(label), ..self }
     }
 
     /// Begins a run, if there has been none in this period and there is none now; `None` where there is nothing to do. It does

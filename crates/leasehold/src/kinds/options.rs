@@ -14,6 +14,85 @@ use crate::tenancy::Terms;
 use crate::token::Owner;
 use crate::ttl::Ttl;
 
+/// Gives a lock type, and its blocking twin of the same name, the option methods in the list:
+/// `lock_options!(Mutex: ttl wait owner)`. The async type has its [`LockOptions`] in the field `options`.
+macro_rules! lock_options {
+    ($lock:ident: $($option:ident)*) => {
+        impl $lock {
+            $($crate::kinds::options::lock_option!(options.$option);)*
+        }
+
+        #[cfg(not(shuttle))]
+        impl $crate::blocking::$lock {
+            $($crate::kinds::options::lock_option!(inner.$option);)*
+        }
+    };
+}
+pub(super) use lock_options;
+
+/// The signature and the documentation of each option, for all lock types. What an option means for one lock
+/// type in particular is in the table of that type.
+macro_rules! lock_option {
+    ($field:ident.ttl) => {
+        /// Sets the TTL: how long the lock stays taken after its holder dies.
+        pub fn ttl(mut self, ttl: ::std::time::Duration) -> Self {
+            self.$field = self.$field.ttl(ttl);
+            self
+        }
+    };
+    ($field:ident.wait) => {
+        /// Sets how long acquiring waits before it fails with [`Error::Busy`](crate::Error::Busy); zero means
+        /// that it does not wait. Without this option it waits for ever.
+        ///
+        /// When the wait is over, the client asks the store which holder is in the way. That takes up to 250 ms
+        /// more. A store that does not answer is [`Error::Unreachable`](crate::Error::Unreachable), not busy.
+        pub fn wait(mut self, wait: ::std::time::Duration) -> Self {
+            self.$field = self.$field.wait(wait);
+            self
+        }
+    };
+    ($field:ident.owner) => {
+        /// Sets the label of the holder, for people who inspect the lock.
+        pub fn owner(mut self, label: impl AsRef<str>) -> Self {
+            self.$field = self.$field.owner(label);
+            self
+        }
+    };
+    ($field:ident.max_hold) => {
+        /// Limits how long the lease is held: past this it is lost
+        /// ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a holder that hangs is not renewed for ever.
+        pub fn max_hold(mut self, max_hold: ::std::time::Duration) -> Self {
+            self.$field = self.$field.max_hold(max_hold);
+            self
+        }
+    };
+    ($field:ident.no_renewal) => {
+        /// Turns off renewal in the background: the lease ends with its TTL unless it is
+        /// [extended](crate::Lease::extend).
+        pub fn no_renewal(mut self) -> Self {
+            self.$field = self.$field.no_renewal();
+            self
+        }
+    };
+    ($field:ident.min_validity) => {
+        /// Sets how much time a grant must have left. One that has less is renewed, or else given back
+        /// ([`Error::Late`](crate::Error::Late)).
+        pub fn min_validity(mut self, min_validity: ::std::time::Duration) -> Self {
+            self.$field = self.$field.min_validity(min_validity);
+            self
+        }
+    };
+    ($field:ident.strict_order) => {
+        /// Gives each caller its own place in the store's queue: the order across clients is strictly first
+        /// come, first served, and each hand-over between callers of one client costs a request.
+        pub fn strict_order(mut self) -> Self {
+            self.$field = self.$field.strict_order();
+            self
+        }
+    };
+}
+pub(super) use lock_option;
+
 /// The client, the names and the options of a lock. Each lock type wraps one.
 ///
 /// The futures that it returns do not borrow it.

@@ -1,9 +1,8 @@
 //! `RwLock`: many readers, or one writer.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 use crate::claim::{Names, Share};
 #[cfg(doc)]
 use crate::error::Error;
@@ -58,47 +57,11 @@ pub struct RwLock {
     options: LockOptions,
 }
 
+lock_options!(RwLock: ttl wait owner max_hold no_renewal min_validity strict_order);
+
 impl RwLock {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         RwLock { options: LockOptions::new(client, name.map(Names::from)) }
-    }
-
-    /// How long the lock outlives a holder that dies.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        RwLock { options: self.options.ttl(ttl) }
-    }
-
-    /// How long [`read`](RwLock::read) and [`write`](RwLock::write) wait before they say [`Error::Busy`]; zero means not at
-    /// all. As for a [mutex](crate::Mutex::wait).
-    pub fn wait(self, wait: Duration) -> Self {
-        RwLock { options: self.options.wait(wait) }
-    }
-
-    /// Who holds it, for people.
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        RwLock { options: self.options.owner(label) }
-    }
-
-    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
-    /// holder that hangs is not renewed for ever.
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        RwLock { options: self.options.max_hold(max_hold) }
-    }
-
-    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
-    pub fn no_renewal(self) -> Self {
-        RwLock { options: self.options.no_renewal() }
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        RwLock { options: self.options.min_validity(min_validity) }
-    }
-
-    /// Each task that writes takes its own place in the store's queue: first come, first served across clients to the letter,
-    /// at the price of a request per hand-over between tasks of one client. Each task that reads does so in any case.
-    pub fn strict_order(self) -> Self {
-        RwLock { options: self.options.strict_order() }
     }
 
     /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it: for ever, unless

@@ -7,11 +7,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::{Arc as StdArc, Weak};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -75,7 +74,8 @@ impl fmt::Debug for Scope {
 
 /// A lock that one owner at a time has, as often as it likes: what [`Scope::mutex`] gives.
 ///
-/// The options are those of a [`Mutex`](crate::Mutex); those of whoever takes it first hold for all who take it too.
+/// The options mean what they mean for a [`Mutex`](crate::Mutex). Those of the owner's first lease hold for all leases that the
+/// owner takes beside it; [`max_hold`](ReentrantMutex::max_hold) counts from that first lease, and ends all of them.
 #[derive(Clone)]
 #[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
 pub struct ReentrantMutex {
@@ -84,36 +84,9 @@ pub struct ReentrantMutex {
     options: LockOptions,
 }
 
+lock_options!(ReentrantMutex: ttl wait max_hold no_renewal min_validity);
+
 impl ReentrantMutex {
-    /// How long the lock outlives a holder that dies.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|options| options.ttl(ttl))
-    }
-
-    /// How long [`lock`](ReentrantMutex::lock) waits before it says [`Error::Busy`]; zero means not at all.
-    pub fn wait(self, wait: Duration) -> Self {
-        self.with(|options| options.wait(wait))
-    }
-
-    /// A cap on holding, from when the first took it: past this all are lost.
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|options| options.max_hold(max_hold))
-    }
-
-    /// No renewal in the background.
-    pub fn no_renewal(self) -> Self {
-        self.with(LockOptions::no_renewal)
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        self.with(|options| options.min_validity(min_validity))
-    }
-
-    fn with(self, change: impl FnOnce(LockOptions) -> LockOptions) -> Self {
-        ReentrantMutex { options: change(self.options), ..self }
-    }
-
     /// Takes the lock too, where this owner holds it; waits for it and takes it, where nobody or somebody else does. Several
     /// tasks of the owner that wait with the same options are one waiter to the store.
     ///

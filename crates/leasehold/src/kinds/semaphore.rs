@@ -1,9 +1,8 @@
 //! `Semaphore`: so many permits, and no more.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::options::LockOptions;
+use super::options::{LockOptions, lock_options};
 use crate::claim::{Names, Permits, Share};
 #[cfg(doc)]
 use crate::error::Error;
@@ -57,6 +56,8 @@ pub struct Semaphore {
     barging: bool,
 }
 
+lock_options!(Semaphore: ttl wait owner max_hold no_renewal min_validity);
+
 impl Semaphore {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>, limit: u32) -> Self {
         Semaphore { options: LockOptions::new(client, name.map(Names::from)), limit, barging: false }
@@ -72,38 +73,6 @@ impl Semaphore {
     /// wait for as long as others who want little keep coming.
     pub fn barging(self) -> Self {
         Semaphore { barging: true, ..self }
-    }
-
-    /// How long permits outlive a holder that dies.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Semaphore { options: self.options.ttl(ttl), ..self }
-    }
-
-    /// How long [`acquire`](Semaphore::acquire) and [`acquire_many`](Semaphore::acquire_many) wait before they say
-    /// [`Error::Busy`]; zero means not at all. As for a [mutex](crate::Mutex::wait).
-    pub fn wait(self, wait: Duration) -> Self {
-        Semaphore { options: self.options.wait(wait), ..self }
-    }
-
-    /// Who holds them, for people.
-    pub fn owner(self, label: impl AsRef<str>) -> Self {
-        Semaphore { options: self.options.owner(label), ..self }
-    }
-
-    /// A cap on holding: past this the lease is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a
-    /// holder that hangs is not renewed for ever.
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        Semaphore { options: self.options.max_hold(max_hold), ..self }
-    }
-
-    /// No renewal in the background: the lease ends with its TTL unless [extended](Lease::extend).
-    pub fn no_renewal(self) -> Self {
-        Semaphore { options: self.options.no_renewal(), ..self }
-    }
-
-    /// A grant that comes with less than this left is renewed, or else given back ([`Error::Late`]).
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        Semaphore { options: self.options.min_validity(min_validity), ..self }
     }
 
     /// Waits for a permit and takes it: for ever, unless [`wait`](Semaphore::wait) says otherwise.

@@ -179,3 +179,15 @@ fn clients_of_one_store_exclude_each_other_and_a_lost_lease_is_rolled_back() {
         Err(Error::Invalid { .. })
     ));
 }
+
+#[test]
+fn a_reentrant_lock_has_the_options_of_the_async_one() {
+    let locks = blocking::connect("memory:").unwrap();
+    let job = locks.owner("import-7");
+    let too_much = job.mutex("x").ttl(Duration::from_secs(1)).min_validity(Duration::from_secs(1));
+    assert!(matches!(too_much.lock(), Err(Error::Invalid { what: "min_validity", .. })));
+    let unrenewed = job.mutex("x").ttl(Duration::from_millis(50)).no_renewal().lock().unwrap();
+    let next = locks.mutex("x").wait(Duration::from_secs(60)).lock();
+    assert!(next.is_ok(), "a lease without renewal ends with its TTL: {next:?}");
+    assert_eq!(unrenewed.loss(), Some(Loss::Expired));
+}
