@@ -1,158 +1,92 @@
-//! What needs no lock, for code that is not async.
+//! What needs no lock, in the blocking API: values, counters, scripts, rate limits and caches.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "json")]
-use serde::{Serialize, de::DeserializeOwned};
-
-use super::engine::Engine;
+use super::mirror::mirror;
+use crate::cells::cache::LoadError;
+use crate::cells::rate::{Algorithm, Taken};
 use crate::cells::script::{Arg, FromAnswer};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::IntoName;
 use crate::{Next, Updated};
 
-/// What needs no lock. See [`crate::Cells`].
-///
-/// ```
-/// let cells = leasehold::blocking::connect("memory:")?.cells();
-/// assert_eq!(cells.counter("visits").add(1)?, 1);
-/// let updated = cells.cell::<u64>("price").update(|price| price.unwrap_or(100) - 1)?;
-/// assert_eq!(updated.value, Some(99));
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-#[derive(Debug, Clone)]
-pub struct Cells {
-    pub(super) inner: crate::Cells,
-    pub(super) engine: Arc<Engine>,
+mirror! {
+    /// Values, counters and scripts, which need no lock. See [`crate::Cells`].
+    ///
+    /// ```
+    /// let cells = leasehold::blocking::connect("memory:")?.cells();
+    /// assert_eq!(cells.counter("visits").add(1)?, 1);
+    /// let updated = cells.cell::<u64>("price").update(|price| price.unwrap_or(100) - 1)?;
+    /// assert_eq!(updated.value, Some(99));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[derive(Debug, Clone)]
+    struct Cells(crate::Cells) {
+        /// Returns the counter with this name.
+        fn counter(&self, name: impl IntoName) -> Counter;
+        /// Returns the cell with this name, whose value is bytes.
+        fn bytes(&self, name: impl IntoName) -> Cell<Vec<u8>>;
+        /// Returns a script, which runs on a Redis store only.
+        fn script(&self, source: impl Into<String>) -> Script;
+    }
 }
 
 impl Cells {
-    /// A number that is added to.
-    pub fn counter(&self, name: impl IntoName) -> Counter {
-        Counter { inner: self.inner.counter(name), engine: self.engine.clone() }
-    }
-
-    /// A value of any type that serde knows, kept as JSON.
+    /// Returns the cell with this name, whose value is kept as JSON. See [`crate::Cells::cell`].
     #[cfg(feature = "json")]
-    pub fn cell<T: Serialize + DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
+    pub fn cell<T: serde::Serialize + serde::de::DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
         Cell { inner: self.inner.cell(name), engine: self.engine.clone() }
     }
+}
 
-    /// A value that is just bytes.
-    pub fn bytes(&self, name: impl IntoName) -> Cell<Vec<u8>> {
-        Cell { inner: self.inner.bytes(name), engine: self.engine.clone() }
-    }
-
-    /// A script of your own. On a Redis store only.
-    pub fn script(&self, source: impl Into<String>) -> Script {
-        Script { inner: self.inner.script(source), engine: self.engine.clone() }
+mirror! {
+    /// A number that many clients add to. See [`crate::Counter`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a counter does nothing until it is added to or read"]
+    struct Counter(crate::Counter) {
+        /// Sets how long the counter lasts, from its first add.
+        fn ttl(self, time: Duration) -> Self;
+        /// Adds, and returns the sum.
+        async fn add(&self, by: i64) -> Result<i64>;
+        /// Returns the value.
+        async fn get(&self) -> Result<i64>;
+        /// Removes the counter: the next add starts from zero.
+        async fn reset(&self) -> Result<()>;
     }
 }
 
-/// A number that many add to. See [`crate::Counter`].
-#[derive(Debug, Clone)]
-pub struct Counter {
-    inner: crate::Counter,
-    engine: Arc<Engine>,
-}
-
-impl Counter {
-    /// How long it lasts from when it is made.
-    #[must_use]
-    pub fn ttl(self, time: Duration) -> Self {
-        Counter { inner: self.inner.ttl(time), engine: self.engine }
-    }
-
-    /// Adds, and says what it comes to. See [`crate::Counter::add`].
-    pub fn add(&self, by: i64) -> Result<i64> {
-        self.engine.block_on(self.inner.add(by))?
-    }
-
-    /// What it comes to now.
-    pub fn get(&self) -> Result<i64> {
-        self.engine.block_on(self.inner.get())?
-    }
-
-    /// Removes it: the next who adds makes it anew.
-    pub fn reset(&self) -> Result<()> {
-        self.engine.block_on(self.inner.reset())?
-    }
-}
-
-/// A value that is changed without a lock. See [`crate::Cell`].
-pub struct Cell<T> {
-    inner: crate::Cell<T>,
-    engine: Arc<Engine>,
-}
-
-impl<T> Cell<T> {
-    /// How long what is written lasts, from each write.
-    #[must_use]
-    pub fn ttl(self, time: Duration) -> Self {
-        self.with(|cell| cell.ttl(time))
-    }
-
-    /// How often an [`update`](Cell::update) is tried before it is given up.
-    #[must_use]
-    pub fn tries(self, tries: u32) -> Self {
-        self.with(|cell| cell.tries(tries))
-    }
-
-    /// How long the fence of [`set_fenced`](Cell::set_fenced) is remembered when the value is gone.
-    #[must_use]
-    pub fn fence_kept_for(self, time: Duration) -> Self {
-        self.with(|cell| cell.fence_kept_for(time))
-    }
-
-    /// What is there.
-    pub fn get(&self) -> Result<Option<T>> {
-        self.engine.block_on(self.inner.get())?
-    }
-
-    /// Writes it, whatever is there.
-    pub fn set(&self, value: &T) -> Result<()> {
-        self.engine.block_on(self.inner.set(value))?
-    }
-
-    /// Writes it where nothing is; says whether it did.
-    pub fn set_if_absent(&self, value: &T) -> Result<bool> {
-        self.engine.block_on(self.inner.set_if_absent(value))?
-    }
-
-    /// Writes `new` where `current` is; says whether it did.
-    pub fn compare_and_set(&self, current: &T, new: &T) -> Result<bool> {
-        self.engine.block_on(self.inner.compare_and_set(current, new))?
-    }
-
-    /// Removes it if it is this; says whether it did.
-    pub fn compare_and_delete(&self, current: &T) -> Result<bool> {
-        self.engine.block_on(self.inner.compare_and_delete(current))?
-    }
-
-    /// Removes it, whatever it is.
-    pub fn delete(&self) -> Result<()> {
-        self.engine.block_on(self.inner.delete())?
-    }
-
-    /// Writes it unless something was written under a higher fence. See [`crate::Cell::set_fenced`].
-    pub fn set_fenced(&self, fence: Fence, value: &T) -> Result<()> {
-        self.engine.block_on(self.inner.set_fenced(fence, value))?
-    }
-
-    /// Removes it unless something was written under a higher fence. See [`crate::Cell::delete_fenced`].
-    pub fn delete_fenced(&self, fence: Fence) -> Result<()> {
-        self.engine.block_on(self.inner.delete_fenced(fence))?
-    }
-
-    fn with(self, change: impl FnOnce(crate::Cell<T>) -> crate::Cell<T>) -> Self {
-        Cell { inner: change(self.inner), engine: self.engine }
+mirror! {
+    /// A value that is changed without a lock. See [`crate::Cell`].
+    #[must_use = "a cell does nothing until it is read or written"]
+    struct Cell<T>(crate::Cell) {
+        /// Sets how long a value lasts, from each write.
+        fn ttl(self, time: Duration) -> Self;
+        /// Sets how often an [`update`](Cell::update) is tried.
+        fn tries(self, tries: u32) -> Self;
+        /// Sets how long the fence of [`set_fenced`](Cell::set_fenced) is remembered after the value is gone.
+        fn fence_kept_for(self, time: Duration) -> Self;
+        /// Returns the value, if there is one.
+        async fn get(&self) -> Result<Option<T>>;
+        /// Writes the value.
+        async fn set(&self, value: &T) -> Result<()>;
+        /// Writes the value if there is none; returns whether it did.
+        async fn set_if_absent(&self, value: &T) -> Result<bool>;
+        /// Writes `new` if the value is `current`; returns whether it did.
+        async fn compare_and_set(&self, current: &T, new: &T) -> Result<bool>;
+        /// Removes the value if it is `current`; returns whether it did.
+        async fn compare_and_delete(&self, current: &T) -> Result<bool>;
+        /// Removes the value.
+        async fn delete(&self) -> Result<()>;
+        /// Writes the value, unless there was a write under a higher fence.
+        async fn set_fenced(&self, fence: Fence, value: &T) -> Result<()>;
+        /// Removes the value, unless there was a write under a higher fence.
+        async fn delete_fenced(&self, fence: Fence) -> Result<()>;
     }
 }
 
 impl<T: Send> Cell<T> {
-    /// Reads the value, asks what to make of it, and writes that if nobody has written in between; else again. See
+    /// Reads the value, computes the next one and writes that; repeats if there was a write in between. See
     /// [`crate::Cell::update`].
     pub fn update<R: Into<Next<T>>>(&self, next: impl FnMut(Option<T>) -> R + Send) -> Result<Updated<T>> {
         self.engine.block_on(self.inner.update(next))?
@@ -171,51 +105,129 @@ impl<T> Clone for Cell<T> {
     }
 }
 
-/// A script of your own. See [`crate::Script`].
-#[derive(Debug, Clone)]
-pub struct Script {
-    inner: crate::Script,
-    engine: Arc<Engine>,
-}
-
-impl Script {
-    /// Begins a call.
-    pub fn call(&self) -> Call {
-        Call { inner: self.inner.call(), engine: self.engine.clone() }
+mirror! {
+    /// A script of the user. See [`crate::Script`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a script does nothing until it is called"]
+    struct Script(crate::Script) {
+        /// Begins a call.
+        fn call(&self) -> Call;
     }
 }
 
-/// One call of a [`Script`]. See [`crate::cells::script::Call`].
-#[derive(Debug, Clone)]
-#[must_use = "a call does nothing until it is run"]
-pub struct Call {
-    inner: crate::cells::script::Call,
-    engine: Arc<Engine>,
+mirror! {
+    /// One call of a [`Script`]. See [`crate::cells::script::Call`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a call does nothing until it is run"]
+    struct Call(crate::cells::script::Call) {
+        /// Adds the key of this cell to `KEYS`.
+        fn cell(self, name: impl IntoName) -> Self;
+        /// Adds the key of this counter to `KEYS`.
+        fn counter(self, name: impl IntoName) -> Self;
+        /// Adds this key to `KEYS`, without a prefix.
+        fn key(self, key: impl AsRef<[u8]>) -> Self;
+        /// Adds an argument to `ARGV`.
+        fn arg(self, arg: impl Into<Arg>) -> Self;
+    }
 }
 
 impl Call {
-    /// The next of `KEYS` is this cell's.
-    pub fn cell(self, name: impl IntoName) -> Self {
-        Call { inner: self.inner.cell(name), engine: self.engine }
-    }
-
-    /// The next of `KEYS` is this counter's.
-    pub fn counter(self, name: impl IntoName) -> Self {
-        Call { inner: self.inner.counter(name), engine: self.engine }
-    }
-
-    /// The next of `KEYS` is this, as it stands.
-    pub fn key(self, key: impl AsRef<[u8]>) -> Self {
-        Call { inner: self.inner.key(key), engine: self.engine }
-    }
-
-    /// The next of `ARGV`.
-    pub fn arg(self, arg: impl Into<Arg>) -> Self {
-        Call { inner: self.inner.arg(arg), engine: self.engine }
-    }
-
-    /// Has the server run it, and gives its answer.
+    /// Runs the script on the server, and returns its answer. See [`crate::cells::script::Call::run`].
     pub fn run<R: FromAnswer>(&self) -> Result<R> {
         self.engine.block_on(self.inner.run())?
+    }
+}
+
+mirror! {
+    /// A limit of so much per period, for all clients that use the name. See [`crate::RateLimit`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a rate limit does nothing until something is taken"]
+    struct RateLimit(crate::RateLimit) {
+        /// Sets how much a [period](RateLimit::per) allows. It is required.
+        fn max(self, max: u32) -> Self;
+        /// Sets the period. It is required.
+        fn per(self, period: Duration) -> Self;
+        /// Sets the algorithm.
+        fn algorithm(self, algorithm: Algorithm) -> Self;
+        /// Counts in windows, each of which starts from zero.
+        fn fixed_window(self) -> Self;
+        /// Allows at most the maximum in any period, which is the default.
+        fn sliding_window(self) -> Self;
+        /// Spaces takes evenly, with a burst of at most this many.
+        fn gcra(self, burst: u32) -> Self;
+        /// Takes this much if the limit allows it now.
+        async fn take(&self, weight: u32) -> Result<Taken>;
+        /// Waits until the limit allows this much, and takes it.
+        async fn wait(&self, weight: u32) -> Result<()>;
+        /// Waits until the limit allows this much, at most this long, and takes it.
+        async fn wait_for(&self, weight: u32, time: Duration) -> Result<Taken>;
+    }
+}
+
+mirror! {
+    /// Values that one caller loads for all others. See [`crate::Cache`].
+    ///
+    /// A loader runs on the calling thread, and cannot be cancelled: past
+    /// [`load_within`](Cache::load_within) the next caller loads, but the call waits for its loader to end.
+    #[derive(Debug, Clone)]
+    #[must_use = "a cache does nothing until it is asked for something"]
+    struct Cache<T = Vec<u8>>(crate::Cache) {
+        /// Sets how long a caller waits while others load.
+        fn wait(self, wait: Duration) -> Self;
+        /// Sets how long past its TTL a value is served while one caller loads it again.
+        fn stale_for(self, stale_for: Duration) -> Self;
+        /// Sets how long the cache remembers that there is no value.
+        fn absent_for(self, absent_for: Duration) -> Self;
+        /// Sets how eagerly a value is loaded again before its TTL is over.
+        fn early(self, beta: f64) -> Self;
+        /// Sets how long a loader whose process dies keeps other callers from loading.
+        fn loader_ttl(self, ttl: Duration) -> Self;
+        /// Limits how long a load may take.
+        fn load_within(self, limit: Duration) -> Self;
+        /// Returns the value if there is one, and loads nothing.
+        async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<T>>;
+        /// Removes the value.
+        async fn invalidate(&self, key: impl AsRef<[u8]>) -> Result<()>;
+    }
+}
+
+#[cfg(feature = "json")]
+impl Cache {
+    /// Returns the cache for values of a type, which are kept as JSON. See [`crate::Cache::json`].
+    pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
+        Cache { inner: self.inner.json(), engine: self.engine }
+    }
+}
+
+impl<T> Cache<T> {
+    /// Returns the value; loads it if there is none. See [`crate::Cache::get_or_load`].
+    pub fn get_or_load<E>(
+        &self,
+        key: impl AsRef<[u8]>,
+        ttl: Duration,
+        loader: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, LoadError<E>> {
+        self.engine.block_on(self.inner.get_or_load(key, ttl, || async { loader() }))?
+    }
+
+    /// Returns the value, which may not exist; loads it if neither the value nor its absence is known. See
+    /// [`crate::Cache::find_or_load`].
+    pub fn find_or_load<E>(
+        &self,
+        key: impl AsRef<[u8]>,
+        ttl: Duration,
+        loader: impl FnOnce() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, LoadError<E>> {
+        self.engine.block_on(self.inner.find_or_load(key, ttl, || async { loader() }))?
+    }
+
+    /// Loads the value, also if there is one. See [`crate::Cache::refresh`].
+    pub fn refresh<E>(
+        &self,
+        key: impl AsRef<[u8]>,
+        ttl: Duration,
+        loader: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, LoadError<E>> {
+        self.engine.block_on(self.inner.refresh(key, ttl, || async { loader() }))?
     }
 }

@@ -1,51 +1,39 @@
-//! The kinds of lock, for code that is not async.
+//! The lock types of the blocking API.
+//!
+//! The options that several lock types have are declared in `src/kinds`, for both APIs at once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::Engine;
-use super::lease::{Detached, Lease};
-#[cfg(doc)]
-use crate::error::Error;
+use super::lease::{CountedLease, Detached, Leadership, Lease, Turn};
+use super::mirror::mirror;
 use crate::error::Result;
+use crate::kinds::election::Leader;
 use crate::lease::{Proof, Setback};
+use crate::name::IntoName;
 
-/// A lock that one holder at a time has. The options are those of [`crate::Mutex`].
-#[derive(Debug, Clone)]
-pub struct Mutex {
-    pub(crate) inner: crate::Mutex,
-    pub(super) engine: Arc<Engine>,
+mirror! {
+    /// A lock that one holder at a time has. See [`crate::Mutex`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a lock is not acquired before `lock` or `try_lock` is called"]
+    struct Mutex(crate::Mutex) {
+        /// Waits for the lock and acquires it.
+        async fn lock(&self) -> Result<Lease>;
+        /// Acquires the lock if it is free; returns `None` if it is not.
+        async fn try_lock(&self) -> Result<Option<Lease>>;
+        /// Waits for the lock and acquires it on a lease that outlives this process.
+        async fn lock_detached(&self) -> Result<Detached>;
+        /// Acquires the lock on a lease that outlives this process, if it is free; returns `None` if it is not.
+        async fn try_lock_detached(&self) -> Result<Option<Detached>>;
+    }
 }
 
 impl Mutex {
-    /// Waits for the lock and takes it.
-    pub fn lock(&self) -> Result<Lease> {
-        taken(&self.engine, self.inner.lock())
-    }
-
-    /// Takes the lock if it is free; `None` where it is not.
-    pub fn try_lock(&self) -> Result<Option<Lease>> {
-        free(&self.engine, self.inner.try_lock())
-    }
-
-    /// Waits for the lock and takes it for longer than this process may live. See [`crate::Mutex::lock_detached`].
-    pub fn lock_detached(&self) -> Result<Detached> {
-        let inner = self.engine.block_on(self.inner.lock_detached())??;
-        Ok(Detached { inner, engine: self.engine.clone() })
-    }
-
-    /// The same if it is free; `None` where it is not.
-    pub fn try_lock_detached(&self) -> Result<Option<Detached>> {
-        let inner = self.engine.block_on(self.inner.try_lock_detached())??;
-        Ok(inner.map(|inner| Detached { inner, engine: self.engine.clone() }))
-    }
-
-    /// Locks, does the work, and lets go. See [`Lease::run`].
+    /// Locks, runs the work and releases. See [`Lease::run`].
     pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
         self.lock()?.run(work)
     }
 
-    /// Locks, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
+    /// Locks, runs the work and releases; rolls back if the lease was lost. See [`Lease::run_or_rollback`].
     pub fn run_or_rollback<T>(
         &self,
         work: impl FnOnce(&Proof) -> T,
@@ -55,158 +43,156 @@ impl Mutex {
     }
 }
 
-/// A lock that many readers hold together, or one writer alone. The options are those of [`crate::RwLock`].
-#[derive(Debug, Clone)]
-pub struct RwLock {
-    pub(crate) inner: crate::RwLock,
-    pub(super) engine: Arc<Engine>,
-}
-
-impl RwLock {
-    /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it.
-    pub fn read(&self) -> Result<Lease> {
-        taken(&self.engine, self.inner.read())
-    }
-
-    /// Takes a reader's share if no writer holds the lock or waits for it; `None` where one does.
-    pub fn try_read(&self) -> Result<Option<Lease>> {
-        free(&self.engine, self.inner.try_read())
-    }
-
-    /// Waits until nobody holds the lock, and takes the whole of it.
-    pub fn write(&self) -> Result<Lease> {
-        taken(&self.engine, self.inner.write())
-    }
-
-    /// Takes the whole of the lock if nobody holds it; `None` where somebody does.
-    pub fn try_write(&self) -> Result<Option<Lease>> {
-        free(&self.engine, self.inner.try_write())
+mirror! {
+    /// A lock that many readers hold together, or one writer alone. See [`crate::RwLock`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a lock is not acquired before `read` or `write` is called"]
+    struct RwLock(crate::RwLock) {
+        /// Waits until no writer holds the lock or waits ahead, and acquires it as a reader.
+        async fn read(&self) -> Result<Lease>;
+        /// Acquires the lock as a reader if no writer holds it or waits for it; returns `None` if one does.
+        async fn try_read(&self) -> Result<Option<Lease>>;
+        /// Waits until the lock has no holder, and acquires it as the writer.
+        async fn write(&self) -> Result<Lease>;
+        /// Acquires the lock as the writer if it has no holder; returns `None` if it has one.
+        async fn try_write(&self) -> Result<Option<Lease>>;
     }
 }
 
-/// A limit that holders keep together. The options, and what different limits come to, are those of [`crate::Semaphore`].
-#[derive(Debug, Clone)]
-pub struct Semaphore {
-    pub(crate) inner: crate::Semaphore,
-    pub(super) engine: Arc<Engine>,
-}
-
-impl Semaphore {
-    /// In order of arrival, as it is if nothing is said.
-    #[must_use]
-    pub fn fair(self) -> Self {
-        self.with(crate::Semaphore::fair)
-    }
-
-    /// As soon as enough permits are free, past those who wait.
-    #[must_use]
-    pub fn barging(self) -> Self {
-        self.with(crate::Semaphore::barging)
-    }
-
-    /// Waits for a permit and takes it.
-    pub fn acquire(&self) -> Result<Lease> {
-        taken(&self.engine, self.inner.acquire())
-    }
-
-    /// Takes a permit if one is free; `None` where none is.
-    pub fn try_acquire(&self) -> Result<Option<Lease>> {
-        free(&self.engine, self.inner.try_acquire())
-    }
-
-    /// Waits for so many permits and takes them together, on one lease.
-    pub fn acquire_many(&self, permits: u32) -> Result<Lease> {
-        taken(&self.engine, self.inner.acquire_many(permits))
-    }
-
-    /// Takes so many permits if they are free; `None` where they are not.
-    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Lease>> {
-        free(&self.engine, self.inner.try_acquire_many(permits))
-    }
-
-    fn with(self, change: impl FnOnce(crate::Semaphore) -> crate::Semaphore) -> Self {
-        Semaphore { inner: change(self.inner), engine: self.engine }
+mirror! {
+    /// A number of permits that holders share. See [`crate::Semaphore`], also for clients that differ in the
+    /// limit.
+    #[derive(Debug, Clone)]
+    #[must_use = "no permit is acquired before `acquire` or `try_acquire` is called"]
+    struct Semaphore(crate::Semaphore) {
+        /// Serves waiters in order of arrival, which is the default.
+        fn fair(self) -> Self;
+        /// Serves a caller as soon as enough permits are free, ahead of waiters that need more.
+        fn barging(self) -> Self;
+        /// Waits for a permit and acquires it.
+        async fn acquire(&self) -> Result<Lease>;
+        /// Acquires a permit if one is free; returns `None` if none is.
+        async fn try_acquire(&self) -> Result<Option<Lease>>;
+        /// Waits for this many permits and acquires them together, on one lease.
+        async fn acquire_many(&self, permits: u32) -> Result<Lease>;
+        /// Acquires this many permits if they are free; returns `None` if they are not.
+        async fn try_acquire_many(&self, permits: u32) -> Result<Option<Lease>>;
     }
 }
 
-/// Several names, had alone, all or none. The options are those of [`crate::All`].
-#[derive(Debug, Clone)]
-pub struct All {
-    pub(crate) inner: crate::All,
-    pub(super) engine: Arc<Engine>,
+mirror! {
+    /// Several names, acquired all together or not at all. See [`crate::All`].
+    #[derive(Debug, Clone)]
+    #[must_use = "nothing is acquired before `lock` or `try_lock` is called"]
+    struct All(crate::All) {
+        /// Waits until none of the names has a holder, and acquires all of them.
+        async fn lock(&self) -> Result<Lease>;
+        /// Acquires all of the names if all are free; returns `None` if one is not.
+        async fn try_lock(&self) -> Result<Option<Lease>>;
+    }
 }
 
 impl All {
-    /// Waits until nobody holds any of the names, and takes all of them.
-    pub fn lock(&self) -> Result<Lease> {
-        taken(&self.engine, self.inner.lock())
-    }
-
-    /// Takes all of the names if all are free; `None` where one is not.
-    pub fn try_lock(&self) -> Result<Option<Lease>> {
-        free(&self.engine, self.inner.try_lock())
-    }
-
-    /// Locks all, does the work, and lets go. See [`Lease::run`].
+    /// Locks all names, runs the work and releases. See [`Lease::run`].
     pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
         self.lock()?.run(work)
     }
 }
 
-fn taken(engine: &Arc<Engine>, asked: impl Future<Output = Result<crate::Lease>>) -> Result<Lease> {
-    let inner = engine.block_on(asked)??;
-    Ok(Lease { inner, engine: engine.clone() })
+mirror! {
+    /// An owner that may acquire again a lock that it holds already. See [`crate::Scope`].
+    #[derive(Debug, Clone)]
+    struct Scope(crate::Scope) {
+        /// Returns a lock that this owner may acquire many times, while all others wait.
+        fn mutex(&self, name: impl IntoName) -> ReentrantMutex;
+    }
 }
 
-fn free(
-    engine: &Arc<Engine>,
-    asked: impl Future<Output = Result<Option<crate::Lease>>>,
-) -> Result<Option<Lease>> {
-    let inner = engine.block_on(asked)??;
-    Ok(inner.map(|inner| Lease { inner, engine: engine.clone() }))
+mirror! {
+    /// A lock that one owner at a time holds, as many times as it likes. See [`crate::ReentrantMutex`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a lock is not acquired before `lock` or `try_lock` is called"]
+    struct ReentrantMutex(crate::ReentrantMutex) {
+        /// Acquires the lock once more if this owner holds it; waits for it and acquires it if not.
+        async fn lock(&self) -> Result<CountedLease>;
+        /// Acquires the lock if that needs no wait; returns `None` if it does.
+        async fn try_lock(&self) -> Result<Option<CountedLease>>;
+    }
 }
 
-/// A gate that is closed until so many have counted down. See [`crate::Latch`].
-#[derive(Debug, Clone)]
-pub struct Latch {
-    pub(crate) inner: crate::Latch,
-    pub(super) engine: Arc<Engine>,
+mirror! {
+    /// At most one run per period, across all processes. See [`crate::Once`].
+    #[derive(Debug, Clone)]
+    #[must_use = "nothing runs before `run` or `take` is called"]
+    struct Once(crate::Once) {
+        /// Sets the period: from the begin of one run to the earliest begin of the next.
+        fn per(self, period: Duration) -> Self;
+        /// Limits a run: past this its lease is lost.
+        fn at_most_for(self, at_most_for: Duration) -> Self;
+        /// Sets how long the name stays taken after a run that is given back.
+        fn at_least_for(self, at_least_for: Duration) -> Self;
+        /// Begins a run; returns `None` if this period has one already.
+        async fn take(&self) -> Result<Option<Turn>>;
+    }
 }
 
-impl Latch {
-    /// For how long it is remembered after somebody counted down last.
-    #[must_use]
-    pub fn kept_for(self, time: Duration) -> Self {
-        Latch { inner: self.inner.kept_for(time), engine: self.engine }
+impl Once {
+    /// Runs the work on this thread; returns `None` if this period has a run already.
+    ///
+    /// Work that is not async cannot be cancelled: long work checks [`Proof::is_valid`] before each step that
+    /// matters.
+    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<Option<T>> {
+        let Some(turn) = self.take()? else { return Ok(None) };
+        let output = work(&turn);
+        turn.done()?;
+        Ok(Some(output))
     }
+}
 
-    /// Counts down by one, and says how many are still missing. See [`crate::Latch::count_down`].
-    pub fn count_down(&self) -> Result<u32> {
-        self.engine.block_on(self.inner.count_down())?
+mirror! {
+    /// One leader at a time among the candidates. See [`crate::Election`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a candidate does not campaign before `campaign` is called"]
+    struct Election(crate::Election) {
+        /// Sets how often observers ask the store which candidate leads.
+        fn look_every(self, look_every: Duration) -> Self;
+        /// Waits in the queue until this candidate leads.
+        async fn campaign(&self) -> Result<Leadership>;
+        /// Returns the leader; `None` if there is none.
+        async fn leader(&self) -> Result<Option<Leader>>;
+        /// Observes every change of leader from now on.
+        fn leader_changed(&self) -> Changes;
     }
+}
 
-    /// The same under a name: however often, and from wherever, it counts once.
-    pub fn count_down_as(&self, id: impl AsRef<str>) -> Result<u32> {
-        self.engine.block_on(self.inner.count_down_as(id))?
+mirror! {
+    /// The changes of leader. See [`crate::Changes`].
+    #[derive(Debug)]
+    struct Changes(crate::Changes) {
+        /// Returns the leader at once on the first call; later calls wait until the leader or its term changes.
+        #[allow(clippy::should_implement_trait)]
+        async fn next(&mut self) -> Result<Option<Leader>>;
     }
+}
 
-    /// How many are still missing; zero where it is open.
-    pub fn missing(&self) -> Result<u32> {
-        self.engine.block_on(self.inner.missing())?
-    }
-
-    /// Waits until it is open.
-    pub fn wait(&self) -> Result<()> {
-        self.engine.block_on(self.inner.wait())?
-    }
-
-    /// Waits until it is open, at most so long; says whether it is.
-    pub fn wait_for(&self, time: Duration) -> Result<bool> {
-        self.engine.block_on(self.inner.wait_for(time))?
-    }
-
-    /// Forgets who has counted. See [`crate::Latch::reset`].
-    pub fn reset(&self) -> Result<()> {
-        self.engine.block_on(self.inner.reset())?
+mirror! {
+    /// A gate that is closed until a number of callers have counted down. See [`crate::Latch`].
+    #[derive(Debug, Clone)]
+    #[must_use = "a latch does nothing until it is counted down or waited for"]
+    struct Latch(crate::Latch) {
+        /// Sets how long the store remembers the latch after the last count.
+        fn kept_for(self, time: Duration) -> Self;
+        /// Counts down by one, and returns how many counts are still missing.
+        async fn count_down(&self) -> Result<u32>;
+        /// Counts down under an id, which counts once however often it is used.
+        async fn count_down_as(&self, id: impl AsRef<str>) -> Result<u32>;
+        /// Returns how many counts are still missing; zero if the latch is open.
+        async fn missing(&self) -> Result<u32>;
+        /// Waits until the latch is open.
+        async fn wait(&self) -> Result<()>;
+        /// Waits until the latch is open, at most this long; returns whether it is.
+        async fn wait_for(&self, time: Duration) -> Result<bool>;
+        /// Forgets all counts: the next count starts a new latch.
+        async fn reset(&self) -> Result<()>;
     }
 }

@@ -1,10 +1,9 @@
-//! Leases, kept and detached, for code that is not async.
+//! The leases of the blocking API: what its lock types return.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::Engine;
+use super::mirror::mirror;
 use crate::claim::Names;
 use crate::error::{Error, Result};
 use crate::event::Loss;
@@ -12,32 +11,28 @@ use crate::fence::Fence;
 use crate::lease::{Proof, Setback};
 use crate::token::Token;
 
-/// What came of an attempt to become a writer; see [`crate::Upgrade`].
-#[derive(Debug)]
-#[must_use = "a lease is in it, and is let go as soon as it is dropped"]
-pub enum Upgrade {
-    /// It is a writer's now, with a new fence.
-    Granted(Lease),
-    /// Others hold the name too: this is the reader's lease, as it was.
-    Refused(Lease),
-}
-
-/// A lock held on a lease; see [`crate::Lease`]. It has everything a [`Proof`] has.
-#[must_use = "the lock is let go as soon as the lease is dropped"]
-#[derive(Debug)]
-pub struct Lease {
-    // Before the engine, so that what its drop sends still finds the janitor.
-    pub(super) inner: crate::Lease,
-    pub(super) engine: Arc<Engine>,
+mirror! {
+    /// A lock held on a lease. It has every method of a [`Proof`]. See [`crate::Lease`].
+    #[must_use = "the lock is released as soon as the lease is dropped"]
+    #[derive(Debug)]
+    struct Lease(crate::Lease) {
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Renews the lease now, and from now on for this TTL.
+        async fn extend(&self, ttl: Duration) -> Result<()>;
+        /// Makes the lease outlive this client and its process, for this TTL from now.
+        async fn detach(self, ttl: Duration) -> Result<Detached>;
+        /// Ends the lease, and keeps the name taken for this long from now.
+        async fn keep_for(self, time: Duration) -> Result<()>;
+        /// Turns a writer's lease into a reader's, without a gap.
+        async fn downgrade(self) -> Result<Lease>;
+        /// Releases the lock, and reports whether it was held to the end.
+        async fn release(self) -> Result<()>;
+    }
 }
 
 impl Lease {
-    /// A proof for other threads to watch.
-    pub fn proof(&self) -> Proof {
-        self.inner.proof()
-    }
-
-    /// Waits until the lease is lost, at most this long; `None` where it still lasts then.
+    /// Waits until the lease is lost, at most this long; returns `None` if it is still held then.
     pub fn wait_lost(&self, timeout: Duration) -> Result<Option<Loss>> {
         let clock = self.inner.clock();
         self.engine.block_on(async {
@@ -49,29 +44,8 @@ impl Lease {
         })
     }
 
-    /// Renews the lease now, and from now on for this TTL. See [`crate::Lease::extend`].
-    pub fn extend(&self, ttl: Duration) -> Result<()> {
-        self.engine.block_on(self.inner.extend(ttl))?
-    }
-
-    /// Has the lock outlive this client and its process, for this TTL from now. See [`crate::Lease::detach`].
-    pub fn detach(self, ttl: Duration) -> Result<Detached> {
-        let inner = self.engine.block_on(self.inner.detach(ttl))??;
-        Ok(Detached { inner, engine: self.engine })
-    }
-
-    /// Ends the lease and has the name stay taken for so long from now. See [`crate::Lease::keep_for`].
-    pub fn keep_for(self, time: Duration) -> Result<()> {
-        self.engine.block_on(self.inner.keep_for(time))?
-    }
-
-    /// Makes a reader's lease of a writer's, without a gap. See [`crate::Lease::downgrade`].
-    pub fn downgrade(self) -> Result<Lease> {
-        let inner = self.engine.block_on(self.inner.downgrade())??;
-        Ok(Lease { inner, engine: self.engine })
-    }
-
-    /// Tries to make a writer's lease of a reader's, without a gap and without waiting. See [`crate::Lease::upgrade`].
+    /// Tries to turn a reader's lease into a writer's, without a gap and without waiting. See
+    /// [`crate::Lease::upgrade`].
     pub fn upgrade(self) -> Result<Upgrade> {
         let engine = self.engine;
         Ok(match engine.block_on(self.inner.upgrade())?? {
@@ -80,17 +54,17 @@ impl Lease {
         })
     }
 
-    /// Does the work on this thread, and lets go. Work that is not async cannot be cancelled: long work looks at
-    /// [`Proof::is_valid`] before each step that matters.
+    /// Runs the work on this thread, and releases the lock. Work that is not async cannot be cancelled: long
+    /// work checks [`Proof::is_valid`] before each step that matters.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the lease was lost under the work: roll back. A release that gets no answer is no error here:
-    /// the work was protected to its end.
+    /// [`Error::Lost`] if the lease was lost while the work ran: roll back. A release that gets no answer is no
+    /// error here: the work was protected to its end.
     pub fn run<T>(self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
         self.run_or_rollback(work, |_| ())
     }
 
-    /// Like [`run`](Lease::run), and where the lease was lost, calls `rollback` before it returns the error. See
+    /// Like [`run`](Lease::run), and calls `rollback` before it returns the error if the lease was lost. See
     /// [`crate::Lease::run_or_rollback`].
     ///
     /// # Errors
@@ -112,63 +86,96 @@ impl Lease {
             }
         }
     }
-
-    /// Lets go, and says whether the lock was held to the end. See [`crate::Lease::release`].
-    pub fn release(self) -> Result<()> {
-        self.engine.block_on(self.inner.release())?
-    }
 }
 
-impl Deref for Lease {
-    type Target = Proof;
-
-    fn deref(&self) -> &Proof {
-        &self.inner
-    }
-}
-
-/// A lease that nobody keeps; see [`crate::Detached`]. Dropping it does not let go.
-#[must_use = "it stays taken until its TTL is over: keep its token, or release it"]
+/// The result of an attempt to become a writer. See [`crate::Upgrade`].
 #[derive(Debug)]
-pub struct Detached {
-    // Before the engine, as in a lease.
-    pub(super) inner: crate::Detached,
-    pub(super) engine: Arc<Engine>,
+#[must_use = "it contains a lease, which is released as soon as it is dropped"]
+pub enum Upgrade {
+    /// The writer's lease, with a new fence.
+    Granted(Lease),
+    /// There are other holders: this is the reader's lease, unchanged.
+    Refused(Lease),
 }
 
-impl Detached {
-    /// What is held.
-    pub fn names(&self) -> &Names {
-        self.inner.names()
-    }
-
-    /// What it takes to take it up again. See [`crate::Detached::token`].
-    pub fn token(&self) -> &Token {
-        self.inner.token()
-    }
-
-    /// The fence; `None` where it was taken up again by its token alone.
-    pub fn fence(&self) -> Option<Fence> {
-        self.inner.fence()
-    }
-
-    /// Tells it its fence. See [`crate::Detached::with_fence`].
-    pub fn with_fence(self, fence: Fence) -> Self {
-        Detached { inner: self.inner.with_fence(fence), engine: self.engine }
-    }
-
-    /// How long it lasts at least, as far as this process knows. See [`crate::Detached::remaining`].
-    pub fn remaining(&self) -> Duration {
-        self.inner.remaining()
-    }
-
-    /// Has it last for this TTL from now on. See [`crate::Detached::extend`].
-    pub fn extend(&mut self, ttl: Duration) -> Result<()> {
-        self.engine.block_on(self.inner.extend(ttl))?
-    }
-
-    /// Lets go, and says whether it was held to the end. See [`crate::Detached::release`].
-    pub fn release(self) -> Result<()> {
-        self.engine.block_on(self.inner.release())?
+mirror! {
+    /// A lease that is not renewed and outlives its process. Dropping it does not release the lock. See
+    /// [`crate::Detached`].
+    #[must_use = "the lock stays taken until its TTL is over: keep the token, or release it"]
+    #[derive(Debug)]
+    struct Detached(crate::Detached) {
+        /// Returns the names that the lease holds.
+        fn names(&self) -> &Names;
+        /// Returns the token, with which any process extends or releases the lease.
+        fn token(&self) -> &Token;
+        /// Returns the fence; `None` if the lease was taken up again by its token alone.
+        fn fence(&self) -> Option<Fence>;
+        /// Sets the fence of a lease that was taken up again by its token.
+        fn with_fence(self, fence: Fence) -> Self;
+        /// Returns how long the lease lasts at least, as far as this process knows.
+        fn remaining(&self) -> Duration;
+        /// Makes the lease last for this TTL from now.
+        async fn extend(&mut self, ttl: Duration) -> Result<()>;
+        /// Releases the lock, and reports whether it was held to the end.
+        async fn release(self) -> Result<()>;
     }
 }
+
+mirror! {
+    /// One of the leases by which an owner holds a re-entrant lock. It has every method of a [`Proof`]. See
+    /// [`crate::CountedLease`].
+    #[must_use = "the lock is released as soon as the lease is dropped"]
+    #[derive(Debug)]
+    struct CountedLease(crate::CountedLease) {
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Returns how many leases the owner holds now, this one included.
+        fn count(&self) -> usize;
+        /// Ends this lease; the last of the owner's leases releases the lock.
+        async fn release(self) -> Result<()>;
+    }
+}
+
+mirror! {
+    /// The run of a period. It has every method of a [`Proof`]. See [`crate::Turn`].
+    #[must_use = "the run is given back as soon as its turn is dropped"]
+    #[derive(Debug)]
+    struct Turn(crate::Turn) {
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Ends the run, which counts: the period has no other run.
+        async fn done(self) -> Result<()>;
+        /// Ends the run, which does not count.
+        async fn give_back(self) -> Result<()>;
+    }
+}
+
+mirror! {
+    /// The term of a leader. It has every method of a [`Proof`]. See [`crate::Leadership`].
+    #[must_use = "the leader resigns as soon as this is dropped"]
+    #[derive(Debug)]
+    struct Leadership(crate::Leadership) {
+        /// Returns the term, which is the fence of the lease.
+        fn term(&self) -> Fence;
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Ends the term, so that the next candidate leads at once.
+        async fn resign(self) -> Result<()>;
+        /// Returns the lease, to run work under it or to detach it.
+        fn into_lease(self) -> Lease;
+    }
+}
+
+macro_rules! deref_to_proof {
+    ($($lease:ident)*) => {
+        $(impl Deref for $lease {
+            type Target = Proof;
+
+            fn deref(&self) -> &Proof {
+                &self.inner
+            }
+        })*
+    };
+}
+
+deref_to_proof!(Lease CountedLease Turn Leadership);

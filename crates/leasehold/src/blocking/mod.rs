@@ -1,8 +1,11 @@
-//! The same face for code that is not async.
+//! The blocking API: the same locks for code that is not async.
 //!
 //! Each client has one background thread with a current-thread runtime, which renews its leases. A call inside
-//! an async runtime would stall that runtime, and is [`Error::InsideRuntime`] instead; on a thread of
-//! `spawn_blocking` it is fine. (Under `tokio::task::unconstrained` a runtime cannot be told from a plain thread.)
+//! an async runtime would stall that runtime, and fails with [`Error::InsideRuntime`] instead. A thread of
+//! `spawn_blocking` may call it. (Under `tokio::task::unconstrained` the client cannot tell a runtime from a
+//! plain thread.)
+//!
+//! Each type has the methods of the async type with the same name, and links to them.
 //!
 //! ```
 //! let locks = leasehold::blocking::connect("memory:")?;
@@ -12,15 +15,11 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
-mod cache;
 mod cells;
-mod election;
 mod engine;
 mod kinds;
 mod lease;
-mod once;
-mod rate;
-mod scope;
+mod mirror;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +35,11 @@ use crate::name::IntoName;
 use crate::store::{Capabilities, Store};
 use crate::token::Token;
 use engine::Engine;
+use mirror::{FromAsync, mirror};
 
-pub use cache::Cache;
-pub use cells::{Call, Cell, Cells, Counter, Script};
-pub use election::{Changes, Election, Leadership};
-pub use kinds::{All, Latch, Mutex, RwLock, Semaphore};
-pub use lease::{Detached, Lease, Upgrade};
-pub use once::{Once, Turn};
-pub use rate::RateLimit;
-pub use scope::{CountedLease, ReentrantMutex, Scope};
+pub use cells::{Cache, Call, Cell, Cells, Counter, RateLimit, Script};
+pub use kinds::{All, Changes, Election, Latch, Mutex, Once, ReentrantMutex, RwLock, Scope, Semaphore};
+pub use lease::{CountedLease, Detached, Leadership, Lease, Turn, Upgrade};
 
 /// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
 pub fn connect(url: &str) -> Result<Locks> {
@@ -69,141 +64,75 @@ pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> 
     Ok(Locks { inner, engine: Arc::new(engine) })
 }
 
-/// Watches for the end of what evicted holders do. See [`crate::Departures`].
-#[derive(Debug)]
-#[must_use = "nothing is waited for before `of` is called"]
-pub struct Departures {
-    inner: crate::Departures,
-    engine: Arc<Engine>,
-}
-
-impl Departures {
-    /// Waits until each of these holders has confirmed its end, or its lease has run out. See [`crate::Departures::of`].
-    pub fn of(self, name: impl IntoName, evicted: &Evicted) -> Result<Vec<Departed>> {
-        self.engine.block_on(self.inner.of(name, evicted))?
+mirror! {
+    /// A client of a store. Clones are the same client. See [`crate::Locks`].
+    #[derive(Debug, Clone)]
+    struct Locks(crate::Locks) {
+        /// Returns a lock that one holder at a time has.
+        fn mutex(&self, name: impl IntoName) -> Mutex;
+        /// Returns a lock that many readers hold together, or one writer alone.
+        fn rwlock(&self, name: impl IntoName) -> RwLock;
+        /// Returns a lock with this many permits.
+        fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore;
+        /// Returns a gate that is closed until this many callers have counted down.
+        fn latch(&self, name: impl IntoName, count: u32) -> Latch;
+        /// Returns the values, counters and scripts, which need no lock.
+        fn cells(&self) -> Cells;
+        /// Returns a limit of so much per period, for all clients that use the name.
+        fn rate_limit(&self, name: impl IntoName) -> RateLimit;
+        /// Returns a job that runs at most once per period, across all processes.
+        fn once(&self, name: impl IntoName) -> Once;
+        /// Returns an election, with one leader at a time.
+        fn election(&self, name: impl IntoName) -> Election;
+        /// Returns a cache, whose values one caller loads for all others.
+        fn cache(&self, name: impl IntoName) -> Cache;
+        /// Returns an owner that may acquire again a lock that it holds already.
+        fn owner(&self, id: impl AsRef<str>) -> Scope;
+        /// Returns the holders and waiters of a name; `None` if it has no holder.
+        async fn inspect(&self, name: impl IntoName) -> Result<Option<Status>>;
+        /// Returns the names in use that start with `prefix`, sorted, at most `limit` of them.
+        async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>>;
+        /// Takes a name from all its holders.
+        async fn evict(&self, name: impl IntoName) -> Result<Evicted>;
+        /// Takes a name from the holder with this fence.
+        async fn evict_holder(&self, name: impl IntoName, fence: Fence) -> Result<Evicted>;
+        /// Observes the end of the work of evicted holders.
+        fn departures(&self) -> Departures;
+        /// Sets an expiry for a lock that has none.
+        async fn adopt(&self, name: impl IntoName, ttl: Duration) -> Result<Adopted>;
+        /// Returns what the store can do.
+        fn capabilities(&self) -> Capabilities;
+        /// Returns a descriptor for child processes that work under a lock of this client.
+        #[cfg(unix)]
+        fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>>;
     }
-}
-
-/// A client of a store, for code that is not async. Clones are the same client.
-#[derive(Debug, Clone)]
-pub struct Locks {
-    inner: crate::Locks,
-    engine: Arc<Engine>,
 }
 
 impl Locks {
-    /// A lock that one holder at a time has.
-    pub fn mutex(&self, name: impl IntoName) -> Mutex {
-        Mutex { inner: self.inner.mutex(name), engine: self.engine.clone() }
-    }
-
-    /// A lock that many readers hold together, or one writer alone.
-    pub fn rwlock(&self, name: impl IntoName) -> RwLock {
-        RwLock { inner: self.inner.rwlock(name), engine: self.engine.clone() }
-    }
-
-    /// So many permits, and no more. See [`crate::Locks::semaphore`].
-    pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
-        Semaphore { inner: self.inner.semaphore(name, limit), engine: self.engine.clone() }
-    }
-
-    /// A gate that is closed until so many have counted down. See [`crate::Locks::latch`].
-    pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
-        Latch { inner: self.inner.latch(name, count), engine: self.engine.clone() }
-    }
-
-    /// What needs no lock. See [`crate::Locks::cells`].
-    pub fn cells(&self) -> Cells {
-        Cells { inner: self.inner.cells(), engine: self.engine.clone() }
-    }
-
-    /// So much in such a time, for all who use the name. See [`crate::Locks::rate_limit`].
-    pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
-        RateLimit { inner: self.inner.rate_limit(name), engine: self.engine.clone() }
-    }
-
-    /// Several names at once, all or none, on one lease. See [`crate::Locks::all`].
+    /// Returns a lock on several names, acquired all together or not at all. See [`crate::Locks::all`].
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
-        All { inner: self.inner.all(names), engine: self.engine.clone() }
+        All::from_async(self.inner.all(names), &self.engine)
     }
 
-    /// At most one run per period, in the whole fleet. See [`crate::Locks::once`].
-    pub fn once(&self, name: impl IntoName) -> Once {
-        Once { inner: self.inner.once(name), engine: self.engine.clone() }
-    }
-
-    /// One leader at a time among those who campaign, for a term. See [`crate::Locks::election`].
-    pub fn election(&self, name: impl IntoName) -> Election {
-        Election { inner: self.inner.election(name), engine: self.engine.clone() }
-    }
-
-    /// Values that are loaded once for all who want them. See [`crate::Locks::cache`].
-    pub fn cache(&self, name: impl IntoName) -> Cache {
-        Cache { inner: self.inner.cache(name), engine: self.engine.clone() }
-    }
-
-    /// An owner under whose name a lock that it holds already may be taken again. See [`crate::Locks::owner`].
-    pub fn owner(&self, id: impl AsRef<str>) -> Scope {
-        Scope { inner: self.inner.owner(id), engine: self.engine.clone() }
-    }
-
-    /// Takes up a detached lease again, from its name and its token. See [`crate::Locks::detached`].
+    /// Takes up a detached lease again, by its name and its token. See [`crate::Locks::detached`].
     pub fn detached(&self, name: impl IntoName, token: Token) -> Result<Detached> {
-        Ok(Detached { inner: self.inner.detached(name, token)?, engine: self.engine.clone() })
+        Ok(Detached::from_async(self.inner.detached(name, token)?, &self.engine))
     }
 
-    /// Who holds a name, who waits, and for how long; `None` where nobody does.
-    pub fn inspect(&self, name: impl IntoName) -> Result<Option<Status>> {
-        self.engine.block_on(self.inner.inspect(name))?
-    }
-
-    /// The names in use that start with `prefix`, sorted, at most `limit` of them.
-    pub fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        self.engine.block_on(self.inner.list(prefix, limit))?
-    }
-
-    /// Takes a name from whoever holds it. See [`crate::Locks::evict`].
-    pub fn evict(&self, name: impl IntoName) -> Result<Evicted> {
-        self.engine.block_on(self.inner.evict(name))?
-    }
-
-    /// Takes a name from one of its holders. See [`crate::Locks::evict_holder`].
-    pub fn evict_holder(&self, name: impl IntoName, fence: Fence) -> Result<Evicted> {
-        self.engine.block_on(self.inner.evict_holder(name, fence))?
-    }
-
-    /// Watches for the end of what evicted holders do. See [`crate::Locks::departures`].
-    pub fn departures(&self) -> Departures {
-        Departures { inner: self.inner.departures(), engine: self.engine.clone() }
-    }
-
-    /// Gives an end to a lock that has none. See [`crate::Locks::adopt`].
-    pub fn adopt(&self, name: impl IntoName, ttl: Duration) -> Result<Adopted> {
-        self.engine.block_on(self.inner.adopt(name, ttl))?
-    }
-
-    /// What the store can do.
-    pub fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    /// For a process that starts others under a lock. See [`crate::Locks::lifeline`].
-    #[cfg(unix)]
-    pub fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
-        self.inner.lifeline()
-    }
-
-    /// Ends when everything that was dropped so far has been given back to the store.
+    /// Waits until everything that was dropped so far is given back to the store. See
+    /// [`crate::Locks::settled`].
     pub fn settled(&self) -> Result<()> {
         self.engine.block_on(self.inner.settled())
     }
 
-    /// Grants no new lock, and waits for those that are held to be let go. See [`crate::Locks::drain`].
+    /// Grants no new lock from now on, and waits for the leases that are held to end. See
+    /// [`crate::Locks::drain`].
     pub fn drain(&self, limit: Duration) -> Result<bool> {
         self.engine.block_on(self.inner.drain(limit))
     }
 
-    /// As [`close`](Locks::close), and waits for the store at most so long. See [`crate::Locks::close_within`].
+    /// As [`close`](Locks::close), and waits for the store at most this long. See
+    /// [`crate::Locks::close_within`].
     pub fn close_within(&self, limit: Duration) -> Result<bool> {
         self.engine.block_on(self.inner.close_within(limit))
     }
@@ -211,5 +140,15 @@ impl Locks {
     /// Gives back every lease of this client. See [`crate::Locks::close`].
     pub fn close(&self) -> Result<()> {
         self.engine.block_on(self.inner.close())
+    }
+}
+
+mirror! {
+    /// Observes the end of the work of evicted holders. See [`crate::Departures`].
+    #[derive(Debug)]
+    #[must_use = "nothing is waited for before `of` is called"]
+    struct Departures(crate::Departures) {
+        /// Waits until each of these holders has confirmed its end, or its lease has expired.
+        async fn of(self, name: impl IntoName, evicted: &Evicted) -> Result<Vec<Departed>>;
     }
 }

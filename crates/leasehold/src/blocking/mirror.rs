@@ -1,0 +1,126 @@
+//! `mirror!`: declares a blocking type by the methods that it takes over from its async type.
+
+use std::sync::Arc;
+
+use super::engine::Engine;
+
+/// Declares a blocking type, and those of its methods that do nothing but call the async method of the same
+/// name.
+///
+/// ```text
+/// mirror! {
+///     /// A lock that one holder at a time has.
+///     #[derive(Debug, Clone)]
+///     struct Mutex(crate::Mutex) {
+///         /// Waits for the lock and acquires it.
+///         async fn lock(&self) -> Result<Lease>;
+///         /// Returns the name.
+///         fn name(&self) -> Name;
+///     }
+/// }
+/// ```
+///
+/// A signature is that of the async method, except that types of the async API in the result (also in an
+/// `Option`) become types of the blocking API. An `async fn` blocks the calling thread until the async method
+/// ends, and fails with `Error::InsideRuntime` inside a runtime. The documentation of each method gets a link
+/// to the async method. Methods that do more are written by hand in an `impl` below the table.
+macro_rules! mirror {
+    (
+        $(#[$attr:meta])*
+        struct $name:ident $(<$t:ident $(= $default:ty)?>)? ($($path:ident)::+) { $($methods:tt)* }
+    ) => {
+        $(#[$attr])*
+        pub struct $name $(<$t $(= $default)?>)? {
+            // `inner` is dropped before the engine: the engine stops with its last user, and runs what the
+            // drop of `inner` leaves to the background.
+            pub(crate) inner: $($path)::+ $(<$t>)?,
+            engine: ::std::sync::Arc<$crate::blocking::engine::Engine>,
+        }
+
+        impl $(<$t>)? $crate::blocking::mirror::FromAsync<$($path)::+ $(<$t>)?> for $name $(<$t>)? {
+            fn from_async(
+                inner: $($path)::+ $(<$t>)?,
+                engine: &::std::sync::Arc<$crate::blocking::engine::Engine>,
+            ) -> Self {
+                $name { inner, engine: engine.clone() }
+            }
+        }
+
+        impl $(<$t>)? $crate::blocking::mirror::FromAsync<Option<$($path)::+ $(<$t>)?>>
+            for Option<$name $(<$t>)?>
+        {
+            fn from_async(
+                inner: Option<$($path)::+ $(<$t>)?>,
+                engine: &::std::sync::Arc<$crate::blocking::engine::Engine>,
+            ) -> Self {
+                inner.map(|inner| $name { inner, engine: engine.clone() })
+            }
+        }
+
+        impl $(<$t>)? $name $(<$t>)? {
+            $crate::blocking::mirror::mirror_methods! { [$($path)::+] $($methods)* }
+        }
+    };
+}
+pub(super) use mirror;
+
+/// The methods of one table of [`mirror!`], one after the other.
+macro_rules! mirror_methods {
+    (
+        [$($path:ident)::+]
+        $(#[$attr:meta])*
+        async fn $name:ident($($args:tt)*) -> Result<$out:ty>;
+        $($rest:tt)*
+    ) => {
+        $(#[$attr])*
+        #[doc = concat!("\n\nSee [`", $(stringify!($path), "::",)+ stringify!($name), "`].")]
+        pub fn $name($($args)*) -> Result<$out> {
+            $crate::blocking::mirror::call_async!(block_on $name($($args)*))
+        }
+
+        $crate::blocking::mirror::mirror_methods! { [$($path)::+] $($rest)* }
+    };
+    (
+        [$($path:ident)::+]
+        $(#[$attr:meta])*
+        fn $name:ident($($args:tt)*) -> $out:ty;
+        $($rest:tt)*
+    ) => {
+        $(#[$attr])*
+        #[doc = concat!("\n\nSee [`", $(stringify!($path), "::",)+ stringify!($name), "`].")]
+        pub fn $name($($args)*) -> $out {
+            $crate::blocking::mirror::call_async!(at_once $name($($args)*))
+        }
+
+        $crate::blocking::mirror::mirror_methods! { [$($path)::+] $($rest)* }
+    };
+    ([$($path:ident)::+]) => {};
+}
+pub(super) use mirror_methods;
+
+/// The body of a method of [`mirror!`]: calls the async method with the same arguments.
+macro_rules! call_async {
+    ($how:ident $name:ident(&mut $($args:tt)*)) => {
+        $crate::blocking::mirror::call_async!($how $name($($args)*))
+    };
+    (block_on $name:ident($(&)? $self:ident $(, $arg:ident: $type:ty)*)) => {{
+        let answer = $self.engine.block_on($self.inner.$name($($arg),*))??;
+        Ok($crate::blocking::mirror::FromAsync::from_async(answer, &$self.engine))
+    }};
+    (at_once $name:ident($(&)? $self:ident $(, $arg:ident: $type:ty)*)) => {
+        $crate::blocking::mirror::FromAsync::from_async($self.inner.$name($($arg),*), &$self.engine)
+    };
+}
+pub(super) use call_async;
+
+/// How the result of an async method becomes the result of the blocking method: a type of the async API gets
+/// its engine, any other type stays as it is.
+pub(super) trait FromAsync<A> {
+    fn from_async(answer: A, engine: &Arc<Engine>) -> Self;
+}
+
+impl<T> FromAsync<T> for T {
+    fn from_async(answer: T, _: &Arc<Engine>) -> T {
+        answer
+    }
+}
