@@ -97,6 +97,16 @@ impl All {
     pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
         self.lock()?.run(work)
     }
+
+    /// Locks all names, runs the work and releases; rolls back if the lease was lost. See
+    /// [`Lease::run_or_rollback`].
+    pub fn run_or_rollback<T>(
+        &self,
+        work: impl FnOnce(&Proof) -> T,
+        rollback: impl FnOnce(Setback<T>),
+    ) -> Result<T> {
+        self.lock()?.run_or_rollback(work, rollback)
+    }
 }
 
 mirror! {

@@ -191,3 +191,38 @@ fn a_reentrant_lock_has_the_options_of_the_async_one() {
     assert!(next.is_ok(), "a lease without renewal ends with its TTL: {next:?}");
     assert_eq!(unrenewed.loss(), Some(Loss::Expired));
 }
+
+#[test]
+fn the_loss_of_one_name_rolls_back_the_work_on_all_names() {
+    let locks = blocking::connect("memory:").unwrap();
+    let both = locks.all(["x", "y"]);
+    let kept = both.run_or_rollback(|_| 7, |_| panic!("the lease was held to the end"));
+    assert_eq!(kept.unwrap(), 7);
+    let mut undone = None;
+    let end = both.run_or_rollback(
+        |proof| {
+            locks.evict("y").unwrap();
+            proof.fence()
+        },
+        |setback| undone = Some((setback.fence, setback.output)),
+    );
+    assert!(matches!(end, Err(Error::Lost { reason: Loss::Deleted, .. })), "{end:?}");
+    let (fence, output) = undone.unwrap();
+    assert_eq!(output, Some(fence), "the work had come to its end");
+}
+
+#[test]
+fn the_proof_of_each_lease_type_outlives_the_lease() {
+    let locks = blocking::connect("memory:").unwrap();
+    let counted = locks.owner("import-7").mutex("x").lock().unwrap();
+    let turn = locks.once("y").per(Duration::from_secs(60)).take().unwrap().unwrap();
+    let leadership = locks.election("z").campaign().unwrap();
+    let proofs = [counted.proof(), turn.proof(), leadership.proof()];
+    assert!(proofs.iter().all(leasehold::Proof::is_valid));
+    counted.release().unwrap();
+    turn.done().unwrap();
+    leadership.resign().unwrap();
+    for proof in proofs {
+        assert_eq!(proof.loss(), Some(Loss::Released), "{proof:?}");
+    }
+}
