@@ -1,8 +1,8 @@
-//! Who may use a store, and what its directory and its files have to look like for that.
+//! Which users may use a store, and the checks of its directory and files that follow from that.
 //!
-//! Users who share a store can change each other's locks in it: the database is open to all of them. What is checked here
-//! keeps them from more than that. No link is followed, nothing outside the directory is written to, and nothing is opened
-//! that waits.
+//! Users who share a store can change each other's locks, because all of them can write the
+//! database. The checks keep them from doing more: no link is followed, no file outside the directory
+//! is written, and no file is opened that blocks, such as a FIFO.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -10,24 +10,25 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, openat, statat};
 use rustix::io::Errno;
 
-use super::place::{CLIENTS, DATABASE, GATE, explained, refused};
+use super::directory::{CLIENTS, DATABASE, GATE, error_text, refused};
 use crate::error::Result;
 
-/// Who may use a `file:` store.
+/// The users of a `file:` store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Access {
-    /// One user, who owns the directory. It is closed to others (mode 0700), and made where it does not exist.
+    /// One user, who owns the directory. It is closed to other users (mode 0700), and created if it
+    /// does not exist.
     #[default]
     User,
-    /// All members of the directory's group (mode 2770). The directory is made by hand.
+    /// All members of the directory's group (mode 2770). The directory has to exist.
     Group,
-    /// All users of this machine (mode 0777). The directory is made by hand.
+    /// All users of this machine (mode 0777). The directory has to exist.
     All,
 }
 
 impl Access {
-    /// The value of `?shared=` in a URL.
+    /// Parses the value of `?shared=` in a URL.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "group" => Some(Access::Group),
@@ -45,8 +46,8 @@ impl Access {
         }
     }
 
-    /// Returns how the store in this directory is shared, by the modes of the directory and its database. `None` if there
-    /// is no store, or one user has it alone.
+    /// Returns how the store in this directory is shared, by the modes of the directory and its
+    /// database. `None` if there is no store, or it is not shared.
     fn of_store(directory: &OwnedFd, mode: u32) -> Option<Self> {
         let database = statat(directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_mode & 0o777;
         let is_shared_as = |it: &Access| mode & 0o3777 == it.directory_mode() && database == it.file_mode();
@@ -60,7 +61,7 @@ impl Access {
     pub(super) fn directory_mode(self) -> u32 {
         match self {
             Access::User => 0o700,
-            // Whatever is made in it belongs to its group.
+            // The setgid bit: a new file belongs to the directory's group.
             Access::Group => 0o2770,
             Access::All => 0o777,
         }
@@ -70,13 +71,13 @@ impl Access {
         self.directory_mode() & 0o666
     }
 
-    /// The command that makes a directory for this.
-    fn to_make(self, path: &Path) -> String {
+    /// The command that creates a directory for this access.
+    fn install_command(self, path: &Path) -> String {
         let group = if self == Access::Group { " -g GROUP" } else { "" };
         format!("install -d -m {:o}{group} {}", self.directory_mode(), path.display())
     }
 
-    /// Gives a file that was just made its mode, whatever the umask is.
+    /// Sets the mode of a new file, whatever the umask is.
     pub(super) fn apply(self, file: impl AsFd, kind: FileType) -> rustix::io::Result<()> {
         let mode = if kind == FileType::Directory { self.directory_mode() } else { self.file_mode() };
         match self.is_shared() {
@@ -86,7 +87,7 @@ impl Access {
     }
 }
 
-/// What the files in one directory have to be like.
+/// The rules for the owner, group and mode of the files in one directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) access: Access,
@@ -95,14 +96,15 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Those of this directory, if it is fit for this access.
+    /// The rules for this directory. Returns an error if it is not fit for this access.
     pub(super) fn of(access: Access, directory: &OwnedFd, path: &Path) -> Result<Self> {
         let shown = path.display();
-        let stat = fstat(directory).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?;
+        let stat = fstat(directory).map_err(|error| refused(format!("`{shown}`: {}", error_text(error))))?;
         let rules = Rules { access, group: stat.st_gid };
         let mode = stat.st_mode & 0o7777;
         let alone = || is_for_locks_alone(directory, path);
-        // A new mode would shut out the users of a store that is shared already.
+        // For a store that is shared already, the advice must not be a mode that shuts its users
+        // out.
         let shared = || {
             let value = Access::of_store(directory, mode)?.value()?;
             Some(format!("this store is shared; write `file:{shown}?shared={value}`"))
@@ -118,7 +120,8 @@ impl Rules {
             })?;
             return Ok(rules);
         }
-        // With the sticky bit, `fs.protected_regular` keeps users from opening the log that another one has made.
+        // The sticky bit is refused: with it, `fs.protected_regular` prevents a user from opening
+        // another user's WAL.
         let is_right = mode & 0o3777 == access.directory_mode();
         if !is_right {
             let right = access.directory_mode();
@@ -127,7 +130,7 @@ impl Rules {
                 (None, true) => format!("`chmod {right:o} {shown}`"),
                 (None, false) => format!(
                     "leave it as it is, and make one for the locks alone: `{}`",
-                    access.to_make(&path.join("leasehold"))
+                    access.install_command(&path.join("leasehold"))
                 ),
             };
             return Err(refused(format!(
@@ -137,8 +140,8 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Why the directory could not be opened.
-    pub(super) fn unopened(access: Access, path: &Path, error: Errno) -> crate::Error {
+    /// The error for a directory that could not be opened.
+    pub(super) fn open_error(access: Access, path: &Path, error: Errno) -> crate::Error {
         let shown = path.display();
         match error {
             Errno::LOOP | Errno::NOTDIR => refused(format!(
@@ -146,7 +149,7 @@ impl Rules {
             )),
             Errno::NOENT if access.is_shared() => refused(format!(
                 "`{shown}` does not exist, and a directory that users share is made by hand: `{}`",
-                access.to_make(path)
+                access.install_command(path)
             )),
             Errno::ACCESS if access == Access::Group => {
                 let group = rustix::fs::stat(path)
@@ -157,13 +160,13 @@ impl Rules {
                      and log in anew"
                 ))
             }
-            other => refused(format!("`{shown}`: {}", explained(other))),
+            other => refused(format!("`{shown}`: {}", error_text(other))),
         }
     }
 
     /// Checks an opened file or directory of the store.
     pub(super) fn check_open(self, file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
-        let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?;
+        let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {}", error_text(error))))?;
         self.check(&stat, shown, kind)
     }
 
@@ -176,9 +179,9 @@ impl Rules {
             });
         }
         if FileType::from_raw_mode(stat.st_mode) != kind {
-            return Err(not_what_it_should_be(shown, kind));
+            return Err(wrong_file_type(shown, kind));
         }
-        // Another name of a file that is no part of this store would let somebody have it changed.
+        // A hard link to a file outside the store would let a hostile user have that file changed.
         if !is_directory && stat.st_nlink > 1 {
             return Err(refused(format!("`{shown}` has another name somewhere (a hard link); move it away")));
         }
@@ -198,7 +201,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The check where one user has it alone.
+    /// The check for a store of one user.
     fn check_owned(
         self,
         stat: &Stat,
@@ -207,7 +210,7 @@ impl Rules {
         advice: impl FnOnce() -> String,
     ) -> Result<()> {
         if FileType::from_raw_mode(stat.st_mode) != kind {
-            return Err(not_what_it_should_be(shown, kind));
+            return Err(wrong_file_type(shown, kind));
         }
         let me = rustix::process::geteuid().as_raw();
         if stat.st_uid != me {
@@ -225,13 +228,13 @@ impl Rules {
     }
 }
 
-pub(super) fn not_what_it_should_be(shown: &str, kind: FileType) -> crate::Error {
+pub(super) fn wrong_file_type(shown: &str, kind: FileType) -> crate::Error {
     let wanted = if kind == FileType::Directory { "a directory" } else { "a plain file" };
     refused(format!("`{shown}` is not {wanted} (a symbolic link is not followed); move it away"))
 }
 
-/// Whether the mode of a directory may be changed without harm: it has a store in it, or it is empty and none of the
-/// system's top directories, such as `/srv` or `/var/tmp`.
+/// Whether the mode of a directory may be changed without harm: it contains a store, or it is empty
+/// and not one of the system's top directories, such as `/srv` or `/var/tmp`.
 fn is_for_locks_alone(directory: &OwnedFd, path: &Path) -> bool {
     if statat(directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
         return true;
@@ -245,7 +248,8 @@ fn is_for_locks_alone(directory: &OwnedFd, path: &Path) -> bool {
     is_deep && rustix::fs::Dir::read_from(directory).is_ok_and(|mut entries| entries.all(is_own))
 }
 
-/// A socket in a directory that others can write to, by a path that leads to it and to nothing that has taken its place since.
+/// Opens a socket in a directory that other users can write to. The returned path leads to this
+/// socket, even if another file has replaced it since.
 pub(super) fn socket(directory: impl AsFd, name: &str) -> rustix::io::Result<(OwnedFd, std::path::PathBuf)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let socket = openat(directory, name, flags, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! SQLite: how the database is opened, one transaction, checkpoints, and what its failures mean.
+//! SQLite: opens the database, runs one transaction, and explains SQLite's errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -6,58 +6,60 @@ use rusqlite::config::DbConfig;
 use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::book::{Book, News};
-use super::place::{Contents, Place, Trace, refused};
-use super::presence::ClientId;
+use super::checkpoint::checkpoint;
+use super::directory::{Directory, DirectoryStamp, FileIds, refused};
+use super::liveness::ClientId;
+use super::txn::{Notifications, Txn};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// "LEAS": whose database it is.
-const APPLICATION: i32 = 0x4C45_4153;
+/// "LEAS": marks a database as a store of Leasehold.
+const APPLICATION_ID: i32 = 0x4C45_4153;
 
-/// Each step takes the schema to the next version. A step that has been released is never changed; what is new is a
-/// step of its own.
-const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("cells.sql"), include_str!("fences.sql")];
+/// Each migration takes the schema to the next version. A released migration is never changed; a
+/// change of the schema is a new migration.
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("cells.sql"), include_str!("fences.sql")];
 
-/// What a new store reserves, so that leases can be renewed and released on a disk that is full.
+/// The space that a new store reserves, so that leases can be renewed and released on a full disk.
 const RESERVE_BYTES: usize = 256 * 1024;
 
-/// How often the path is looked at although nothing seems to have changed.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often the files at the path are checked although the directory seems unchanged.
+const CHECK_FILES_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Why a transaction did not happen.
+/// Why a transaction failed.
 #[derive(Debug)]
-pub(super) enum Fault {
-    /// The files at the path are not those that were opened.
+pub(super) enum TxnError {
+    /// The files at the path are no longer those that were opened.
     Replaced,
     Sqlite(rusqlite::Error),
-    /// As above, at the commit: it may have happened all the same.
-    AtCommit(rusqlite::Error),
+    /// An error of SQLite at the commit: the transaction may have happened.
+    Commit(rusqlite::Error),
     Other(Error),
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for TxnError {
     fn from(error: rusqlite::Error) -> Self {
-        Fault::Sqlite(error)
+        TxnError::Sqlite(error)
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for TxnError {
     fn from(error: Error) -> Self {
-        Fault::Other(error)
+        TxnError::Other(error)
     }
 }
 
-impl Fault {
+impl TxnError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
-            Fault::Sqlite(error) | Fault::AtCommit(error) => error.sqlite_error_code(),
+            TxnError::Sqlite(error) | TxnError::Commit(error) => error.sqlite_error_code(),
             _ => None,
         }
     }
 
-    /// Somebody who does not know the gate has the database; it passes.
+    /// A program that does not use the gate has locked the database for a while.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
@@ -66,17 +68,17 @@ impl Fault {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
-    /// In words for the person who has to do something about it.
-    pub(super) fn explained(self, place: &Place) -> Error {
-        let at = place.path().display();
+    /// The error for the caller, which says what to do about it.
+    pub(super) fn into_error(self, directory: &Directory) -> Error {
+        let at = directory.path().display();
         let (error, at_commit) = match self {
-            Fault::Other(error) => return error,
-            Fault::Replaced => {
+            TxnError::Other(error) => return error,
+            TxnError::Replaced => {
                 let why = format!("the files in `{at}` were replaced while it was asked");
                 return Error::Unreachable { store: "file", why };
             }
-            Fault::Sqlite(error) => (error, false),
-            Fault::AtCommit(error) => (error, true),
+            TxnError::Sqlite(error) => (error, false),
+            TxnError::Commit(error) => (error, true),
         };
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => refused(format!("no space is left for `{at}`; free some")),
@@ -92,7 +94,7 @@ impl Fault {
                 Error::Unreachable { store: "file", why }
             }
             _ => {
-                let why = match place.why_not_written() {
+                let why = match directory.why_not_writable() {
                     Some(reason) => {
                         format!("`{at}` cannot be written to ({reason}); locks need a directory that can")
                     }
@@ -104,29 +106,30 @@ impl Fault {
     }
 }
 
-/// The connection that writes, and what it was opened on.
+/// The connection that writes, and the files that it was opened on.
 pub(super) struct Db {
     connection: Connection,
-    place: Arc<Place>,
-    known: Contents,
-    seen: Trace,
-    looked: Deadline,
-    /// Frames in the log after the last commit.
-    log: Arc<AtomicU64>,
+    directory: Arc<Directory>,
+    files: FileIds,
+    /// The state of the directory when the files were last checked.
+    stamp: DirectoryStamp,
+    checked_at: Deadline,
+    /// The number of frames in the WAL after the last commit.
+    wal_frames: Arc<AtomicU64>,
 }
 
-pub(super) fn connect(place: &Place) -> Result<Connection, rusqlite::Error> {
+pub(super) fn connect(directory: &Directory) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW
         | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let connection = Connection::open_with_flags(place.database(), flags)?;
+    let connection = Connection::open_with_flags(directory.database(), flags)?;
     connection.busy_timeout(std::time::Duration::ZERO)?;
-    // Closing a connection is no time to wait for a disk.
+    // Without this, closing the connection would wait for the disk.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
-    if place.access().is_shared() {
-        // A schema that another user has changed runs nothing of theirs.
+    if directory.access().is_shared() {
+        // Nothing that another user adds to the schema is run.
         for (setting, on) in [
             (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
             (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
@@ -136,36 +139,37 @@ pub(super) fn connect(place: &Place) -> Result<Connection, rusqlite::Error> {
         }
         connection.pragma_update(None, "cell_size_check", true)?;
     }
-    // Else a statement is compiled anew for each value that is bound: an index over some of the rows might fit it.
+    // Without this, SQLite compiles a statement again for each bound value, because a partial index
+    // might fit it.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
 
 fn set_up(connection: &Connection) -> Result<(), rusqlite::Error> {
-    // Until a log is written, the size of a page can be chosen.
+    // The page size can be set only before the database has a WAL.
     connection.pragma_update(None, "page_size", 1024)?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    // A log that was long once does not stay so. What is left is more than the reserve.
+    // The WAL file shrinks again to this size, which is larger than the reserve.
     connection.query_row("PRAGMA journal_size_limit = 1048576", [], |_| Ok(()))?;
     connection.pragma_update(None, "temp_store", "MEMORY")
 }
 
-/// How many steps its schema has come; `None` where it is new.
-fn recognised(connection: &Connection, place: &Place) -> Result<Option<usize>, Fault> {
+/// How many migrations the database has; `None` if the database is new.
+fn schema_version(connection: &Connection, directory: &Directory) -> Result<Option<usize>, TxnError> {
     let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i32>(0));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     if application == 0 && version == 0 && number("SELECT count(*) FROM sqlite_schema")? == 0 {
         return Ok(None);
     }
-    let at = place.path().display();
-    if application != APPLICATION {
+    let at = directory.path().display();
+    if application != APPLICATION_ID {
         let why = format!("the `locks.db` in `{at}` is not a Leasehold store; name another directory");
         return Err(refused(why).into());
     }
     match usize::try_from(version) {
-        Ok(done) if done <= STEPS.len() => Ok(Some(done)),
+        Ok(done) if done <= MIGRATIONS.len() => Ok(Some(done)),
         _ => {
             let why = format!(
                 "the format of the store in `{at}` is version {version}, newer than this program knows; use a newer program"
@@ -175,43 +179,39 @@ fn recognised(connection: &Connection, place: &Place) -> Result<Option<usize>, F
     }
 }
 
-fn schema(connection: &Connection, done: Option<usize>) -> Result<(), Fault> {
+fn migrate(connection: &Connection, done: Option<usize>) -> Result<(), TxnError> {
     if done.is_none() {
-        // Its name is on it from the first commit on: whoever comes after one that died here goes on with it.
+        // The first commit sets the application id. If this process dies after it, the next one
+        // continues.
         connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; CREATE TABLE reserve (bytes BLOB);
+            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; CREATE TABLE reserve (bytes BLOB);
              INSERT INTO reserve VALUES (zeroblob({RESERVE_BYTES})); COMMIT"
         ))?;
     }
     let done = done.unwrap_or(0);
-    if done == STEPS.len() {
+    if done == MIGRATIONS.len() {
         return Ok(());
     }
-    // The space is there, in the log and in the database, before anybody relies on it.
+    // The reserve is written to the WAL and to the database before any lease relies on it.
     checkpoint(connection, "RESTART")?;
-    let steps = STEPS[done..].concat();
+    let migrations = MIGRATIONS[done..].concat();
     connection.execute_batch(&format!(
-        "BEGIN IMMEDIATE; DROP TABLE IF EXISTS reserve; {steps} PRAGMA user_version = {}; COMMIT",
-        STEPS.len()
+        "BEGIN IMMEDIATE; DROP TABLE IF EXISTS reserve; {migrations} PRAGMA user_version = {}; COMMIT",
+        MIGRATIONS.len()
     ))?;
     Ok(())
 }
 
-/// Whether a client has left anything that its death would end.
-pub(super) fn left_something(connection: &Connection, client: ClientId) -> Result<bool, rusqlite::Error> {
+/// Whether a client has rows that its death ends.
+pub(super) fn has_rows_of(connection: &Connection, client: ClientId) -> Result<bool, rusqlite::Error> {
     let mut any = connection.prepare_cached(
         "SELECT 1 FROM holding WHERE client = ?1 AND NOT detached UNION ALL SELECT 1 FROM waiting WHERE client = ?1",
     )?;
     any.exists([client.as_sql()])
 }
 
-/// Frames in the log, and how many of them are in the database.
-pub(super) fn checkpoint(connection: &Connection, how: &str) -> Result<(i64, i64), rusqlite::Error> {
-    connection.query_row(&format!("PRAGMA wal_checkpoint({how})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
-}
-
-/// Which boot it is, and how far this process's clock is from the kernel's own: a time namespace may have moved it.
-fn boot() -> Result<(String, String)> {
+/// The boot id, and how far a time namespace has moved this process's clock from the kernel's.
+fn boot_id_and_offset() -> Result<(String, String)> {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let id = read.map_err(|error| refused(format!("the kernel gave no boot id: {error}")))?;
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
@@ -220,115 +220,123 @@ fn boot() -> Result<(String, String)> {
 }
 
 impl Db {
-    /// Called under the gate.
-    pub(super) fn open(place: Arc<Place>, former: Option<&Contents>, clock: &Clock) -> Result<Self, Fault> {
-        place.ensure_database(former)?;
-        let mut connection = connect(&place)?;
-        // Before anything is set: a database of somebody else's is left as it is.
-        let done = recognised(&connection, &place)?;
+    /// Opens the database, and creates it if there is none. Called under the gate.
+    pub(super) fn open(
+        directory: Arc<Directory>,
+        previous: Option<&FileIds>,
+        clock: &Clock,
+    ) -> Result<Self, TxnError> {
+        directory.ensure_database(previous)?;
+        let mut connection = connect(&directory)?;
+        // Checked before any setting, so that a database of another program is not changed.
+        let done = schema_version(&connection, &directory)?;
         set_up(&connection)?;
-        schema(&connection, done)?;
-        let gone = |error: std::io::Error| refused(format!("`{}`: {error}", place.path().display()));
-        // The log is made by the first transaction.
+        migrate(&connection, done)?;
+        let gone = |error: std::io::Error| refused(format!("`{}`: {error}", directory.path().display()));
+        // The first transaction creates the WAL file.
         connection.execute_batch("BEGIN IMMEDIATE; COMMIT")?;
-        let (known, seen) = (place.contents().map_err(gone)?, place.trace().map_err(gone)?);
-        let log: Arc<AtomicU64> = Arc::default();
-        let frames = log.clone();
-        // It also stands where SQLite's own would write the log back, in the middle of somebody's commit.
+        let files = directory.file_ids().map_err(gone)?;
+        let stamp = directory.stamp().map_err(gone)?;
+        let wal_frames: Arc<AtomicU64> = Arc::default();
+        let frames = wal_frames.clone();
+        // This hook also replaces SQLite's own, which would run a checkpoint inside a caller's
+        // commit.
         connection.wal_hook(Some(move |_: &mut Wal, count| {
             frames.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
             Ok(())
         }))?;
-        let mut db = Db { connection, place, known, seen, looked: clock.now(), log };
-        let (id, offset) = boot()?;
-        db.transact(clock, ClientId::NOBODY, |book| book.boot(&id, &offset))?;
+        let mut db = Db { connection, directory, files, stamp, checked_at: clock.now(), wal_frames };
+        let (boot_id, offset) = boot_id_and_offset()?;
+        db.transact(clock, ClientId::NONE, |txn| txn.reset_after_reboot(&boot_id, &offset))?;
         Ok(db)
     }
 
-    /// Another connection to the same files, for reading. It reads at once: SQLite opens the log by its path at the first
-    /// read, and later another one might be there.
-    pub(super) fn reader(&self) -> Result<Connection, Fault> {
-        let reader = connect(&self.place)?;
+    /// Another connection to the same files, for reads. It reads once now, because SQLite opens the
+    /// WAL by its path at the first read, and a later read could open another file.
+    pub(super) fn reader(&self) -> Result<Connection, TxnError> {
+        let reader = connect(&self.directory)?;
         reader.query_row("SELECT last FROM meta", [], |_| Ok(()))?;
         Ok(reader)
     }
 
-    /// Whether this client neither holds nor waits. In doubt, no.
-    pub(super) fn has_nothing_of(&self, client: ClientId) -> bool {
-        left_something(&self.connection, client).is_ok_and(|left| !left)
+    /// Whether this client has no rows. Returns `false` if the database cannot be read.
+    pub(super) fn has_no_rows_of(&self, client: ClientId) -> bool {
+        has_rows_of(&self.connection, client).is_ok_and(|has_rows| !has_rows)
     }
 
-    /// How many frames the log has.
-    pub(super) fn log_frames(&self) -> u64 {
-        self.log.load(Ordering::Relaxed)
+    pub(super) fn wal_frames(&self) -> u64 {
+        self.wal_frames.load(Ordering::Relaxed)
     }
 
-    pub(super) fn place(&self) -> &Arc<Place> {
-        &self.place
+    pub(super) fn directory(&self) -> &Arc<Directory> {
+        &self.directory
     }
 
-    /// Which files it was opened on.
-    pub(super) fn contents(&self) -> Contents {
-        self.known
+    pub(super) fn files(&self) -> FileIds {
+        self.files
     }
 
-    /// Another file under the same path is another store, on which we hold nothing.
-    fn still_there(&mut self, now: Deadline) -> Result<(), Fault> {
-        let seen = self.place.trace().map_err(|_| Fault::Replaced)?;
-        if seen == self.seen && now.since(self.looked) < LOOK_EVERY {
+    /// Checks that the path still leads to the opened files. Other files there are another store,
+    /// in which this client has no leases.
+    fn check_not_replaced(&mut self, now: Deadline) -> Result<(), TxnError> {
+        let stamp = self.directory.stamp().map_err(|_| TxnError::Replaced)?;
+        if stamp == self.stamp && now.since(self.checked_at) < CHECK_FILES_EVERY {
             return Ok(());
         }
-        match self.place.contents() {
-            Ok(contents) if contents == self.known => {
-                (self.seen, self.looked) = (seen, now);
+        match self.directory.file_ids() {
+            Ok(files) if files == self.files => {
+                (self.stamp, self.checked_at) = (stamp, now);
                 Ok(())
             }
-            _ => Err(Fault::Replaced),
+            _ => Err(TxnError::Replaced),
         }
     }
 
-    /// One transaction, all or nothing. Called under the gate.
+    /// Runs one transaction. Called under the gate.
     ///
-    /// On a full disk it is tried once more, after the log has been written back and starts anew in the space it has.
+    /// On a full disk it runs once more, after a checkpoint: the WAL then starts again in the space
+    /// that it has.
     pub(super) fn transact<T>(
         &mut self,
         clock: &Clock,
         me: ClientId,
-        mut work: impl FnMut(&mut Book<'_>) -> Result<T, Fault>,
-    ) -> Result<(T, News), Fault> {
-        match self.once(clock, me, &mut work) {
-            Err(fault) if fault.is_full() => {
+        mut work: impl FnMut(&mut Txn<'_>) -> Result<T, TxnError>,
+    ) -> Result<(T, Notifications), TxnError> {
+        match self.try_transact(clock, me, &mut work) {
+            Err(error) if error.is_full() => {
                 checkpoint(&self.connection, "RESTART")?;
-                self.once(clock, me, &mut work)
+                self.try_transact(clock, me, &mut work)
             }
-            Err(fault) if fault.code().is_some() && !fault.is_busy() => {
-                // Where a disk fails, another may be mounted in its place.
-                self.looked = Deadline::from_ns(0);
-                Err(fault)
+            Err(error) if error.code().is_some() && !error.is_busy() => {
+                // If a disk fails, another one may be mounted at the path, so the next transaction
+                // checks the files.
+                self.checked_at = Deadline::from_ns(0);
+                Err(error)
             }
             outcome => outcome,
         }
     }
 
-    fn once<T>(
+    fn try_transact<T>(
         &mut self,
         clock: &Clock,
         me: ClientId,
-        work: &mut impl FnMut(&mut Book<'_>) -> Result<T, Fault>,
-    ) -> Result<(T, News), Fault> {
-        self.still_there(clock.now())?;
+        work: &mut impl FnMut(&mut Txn<'_>) -> Result<T, TxnError>,
+    ) -> Result<(T, Notifications), TxnError> {
+        self.check_not_replaced(clock.now())?;
         self.statement("BEGIN IMMEDIATE")?;
-        // Read after everybody else is kept out, so that time does not go back between two transactions.
-        let mut book = Book::new(&self.connection, clock.now(), Clock::wall_us(), me);
-        // A panic must not leave everybody locked out until our next transaction.
-        let worked = catch_unwind(AssertUnwindSafe(|| work(&mut book)));
+        // The clock is read inside the transaction, so that time does not go back between two
+        // transactions.
+        let mut txn = Txn::new(&self.connection, clock.now(), Clock::wall_us(), me);
+        // After a panic the database must not stay locked until this client's next transaction.
+        let worked = catch_unwind(AssertUnwindSafe(|| work(&mut txn)));
         let worked = worked.unwrap_or_else(|panic| {
             let _ = self.roll_back();
             resume_unwind(panic)
         });
-        let worked = worked.map(|value| (value, book.into_news()));
+        let worked = worked.map(|value| (value, txn.into_notifications()));
         let committed = match &worked {
-            Ok(_) => self.statement("COMMIT").map_err(Fault::AtCommit),
+            Ok(_) => self.statement("COMMIT").map_err(TxnError::Commit),
             Err(_) => Ok(()),
         };
         let rolled_back = self.roll_back();
@@ -337,7 +345,7 @@ impl Db {
         worked
     }
 
-    /// What is neither committed nor rolled back by SQLite itself.
+    /// Rolls back a transaction that SQLite has neither committed nor rolled back.
     fn roll_back(&self) -> Result<(), rusqlite::Error> {
         if self.connection.is_autocommit() { Ok(()) } else { self.statement("ROLLBACK") }
     }
@@ -349,6 +357,6 @@ impl Db {
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Db").field("place", &self.place.path()).finish_non_exhaustive()
+        f.debug_struct("Db").field("path", &self.directory.path()).finish_non_exhaustive()
     }
 }

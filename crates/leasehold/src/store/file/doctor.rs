@@ -1,28 +1,28 @@
-//! Whether a directory is a fit place for a store: what `leasehold doctor` says of `file:`.
+//! The findings of `leasehold doctor` for `file:`: whether a directory is fit for a store.
 
 use std::io;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Stat, accessat, fstat, fstatfs, fstatvfs, statfs, statvfs};
 
-use super::place::{DATABASE, Place, WAL, refused};
-use super::presence::Clients;
+use super::directory::{DATABASE, Directory, WAL, refused};
+use super::liveness::Clients;
 use super::{Access, File};
 use crate::doctor::{Bytes, Finding, tried};
 use crate::error::{Error, Result};
 
-/// With less than this nothing can be written before long.
+/// With less free space than this, writes are about to fail.
 const FREE_BYTES_MIN: u64 = 1 << 20;
 const FREE_BYTES_LOW: u64 = 64 << 20;
 
 /// Each client has three files.
 const FREE_FILES_LOW: u64 = 100;
 
-/// The log is written back long before it is so long.
-const LOG_BYTES_HIGH: u64 = 64 << 20;
+/// Checkpoints keep the WAL far below this length.
+const WAL_BYTES_HIGH: u64 = 64 << 20;
 
-/// Local file systems by their numbers; the others are refused when a store is opened.
-const LOCAL: &[(u32, &str)] = &[
+/// Local file systems by their numbers. Opening a store refuses network file systems.
+const LOCAL_FILE_SYSTEMS: &[(u32, &str)] = &[
     (0xEF53, "ext4"),
     (0x5846_5342, "XFS"),
     (0x9123_683E, "Btrfs"),
@@ -33,17 +33,17 @@ const LOCAL: &[(u32, &str)] = &[
     (0x794C_7630, "overlayfs: if it is a container's, only processes in it meet here"),
 ];
 
-/// What is seen of the directory before and while it is used as a store.
+/// Examines the directory, then acquires and releases a lock in its store. Does not create a store.
 pub(crate) async fn examine(directory: &Path, access: Access) -> Result<Vec<Finding>> {
     let path = directory.to_owned();
-    let looked = tokio::task::spawn_blocking(move || match Place::exists(&path, access)? {
-        true => look(&path, access).map(|findings| (findings, true)),
-        false => look_at_missing(&path).map(|findings| (findings, false)),
+    let examined = tokio::task::spawn_blocking(move || match Directory::exists(&path, access)? {
+        true => examine_store(&path, access).map(|findings| (findings, true)),
+        false => examine_missing(&path).map(|findings| (findings, false)),
     });
-    let looked = looked
+    let examined = examined
         .await
         .map_err(|error| Error::System { what: "thread to look at the store", why: error.to_string() })?;
-    let (mut findings, exists) = looked?;
+    let (mut findings, exists) = examined?;
     if !exists {
         return Ok(findings);
     }
@@ -52,15 +52,15 @@ pub(crate) async fn examine(directory: &Path, access: Access) -> Result<Vec<Find
     Ok(findings)
 }
 
-/// A store that nobody has used yet. It is not made: looking changes nothing.
-fn look_at_missing(path: &Path) -> Result<Vec<Finding>> {
+/// Examines where a store that does not exist would be created.
+fn examine_missing(path: &Path) -> Result<Vec<Finding>> {
     let path =
         std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
     let shown = path.display();
     let Some(nearest) = path.ancestors().find(|path| path.exists()) else {
         return Err(refused(format!("`{shown}`: no directory above it can be seen")));
     };
-    let seen = || -> io::Result<Vec<Finding>> {
+    let find = || -> io::Result<Vec<Finding>> {
         let may_write = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
         if let Err(error) = accessat(CWD, nearest, may_write, AtFlags::EACCESS) {
             let what =
@@ -75,20 +75,20 @@ fn look_at_missing(path: &Path) -> Result<Vec<Finding>> {
             free_space(space.f_bavail.saturating_mul(space.f_frsize))
         }])
     };
-    seen().map_err(|error| refused(format!("`{shown}`: {error}")))
+    find().map_err(|error| refused(format!("`{shown}`: {error}")))
 }
 
-/// Before it is opened: that clears up after the dead.
-fn look(path: &Path, access: Access) -> Result<Vec<Finding>> {
-    let (place, _) = Place::open(path, access)?;
-    let shown = place.path().display().to_string();
-    let seen = || -> io::Result<Vec<Finding>> {
-        let stat = fstat(place.directory())?;
-        let mut findings = vec![whose(&stat, &shown, access)];
-        findings.push(file_system(fstatfs(place.directory())?.f_type as u32));
-        let space = fstatvfs(place.directory())?;
+/// Examines a store before it is opened, because opening removes the files of dead clients.
+fn examine_store(path: &Path, access: Access) -> Result<Vec<Finding>> {
+    let (directory, _) = Directory::open(path, access)?;
+    let shown = directory.path().display().to_string();
+    let find = || -> io::Result<Vec<Finding>> {
+        let stat = fstat(directory.fd())?;
+        let mut findings = vec![owner(&stat, &shown, access)];
+        findings.push(file_system(fstatfs(directory.fd())?.f_type as u32));
+        let space = fstatvfs(directory.fd())?;
         findings.push(free_space(space.f_bavail.saturating_mul(space.f_frsize)));
-        // Some file systems make room for them as they go, and say 0 of 0.
+        // Some file systems create inodes on demand, and report 0 of 0.
         if space.f_files > 0 && space.f_favail < FREE_FILES_LOW {
             findings.push(Finding::bad(
                 "files",
@@ -99,14 +99,14 @@ fn look(path: &Path, access: Access) -> Result<Vec<Finding>> {
                 "remove what is not needed there, or name another directory",
             ));
         }
-        findings.push(size(place.bytes(DATABASE)?, place.bytes(WAL)?));
-        findings.push(clients(&Clients::of(&place))?);
+        findings.push(size(directory.file_bytes(DATABASE)?, directory.file_bytes(WAL)?));
+        findings.push(clients(&Clients::of(&directory))?);
         Ok(findings)
     };
-    seen().map_err(|error| refused(format!("`{shown}`: {error}")))
+    find().map_err(|error| refused(format!("`{shown}`: {error}")))
 }
 
-fn whose(stat: &Stat, shown: &str, access: Access) -> Finding {
+fn owner(stat: &Stat, shown: &str, access: Access) -> Finding {
     let (owner, group, mode) = (stat.st_uid, stat.st_gid, stat.st_mode & 0o7777);
     let what = match access {
         Access::User => format!("{shown}, of user {owner}, closed to others (mode {mode:o})"),
@@ -126,7 +126,7 @@ fn whose(stat: &Stat, shown: &str, access: Access) -> Finding {
 }
 
 fn file_system(kind: u32) -> Finding {
-    match LOCAL.iter().find(|(magic, _)| *magic == kind) {
+    match LOCAL_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind) {
         Some((_, name)) => Finding::good("file system", *name),
         None => Finding::caution(
             "file system",
@@ -146,10 +146,10 @@ fn free_space(bytes: u64) -> Finding {
     }
 }
 
-fn size(database: u64, log: u64) -> Finding {
-    let what = format!("the database has {}, its log {}", Bytes(database), Bytes(log));
-    match log {
-        0..LOG_BYTES_HIGH => Finding::good("size", what),
+fn size(database: u64, wal: u64) -> Finding {
+    let what = format!("the database has {}, its log {}", Bytes(database), Bytes(wal));
+    match wal {
+        0..WAL_BYTES_HIGH => Finding::good("size", what),
         _ => Finding::caution(
             "size",
             what,
@@ -160,7 +160,7 @@ fn size(database: u64, log: u64) -> Finding {
 
 fn clients(clients: &Clients) -> io::Result<Finding> {
     let (dead, alive): (Vec<_>, Vec<_>) =
-        clients.all()?.into_iter().partition(|client| clients.is_dead(*client));
+        clients.list()?.into_iter().partition(|client| clients.is_dead(*client));
     let what = match dead.len() {
         0 => format!("{} alive", alive.len()),
         dead => format!("{} alive; {dead} dead, whose locks are free now", alive.len()),
@@ -174,7 +174,7 @@ mod tests {
     use crate::doctor::Verdict;
 
     #[test]
-    fn little_room_wants_care_and_none_is_bad() {
+    fn low_free_space_is_a_caution_and_none_is_bad() {
         for (bytes, verdict) in [
             (0, Verdict::Bad),
             (FREE_BYTES_MIN - 1, Verdict::Bad),
@@ -186,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_and_a_file_system_nobody_knows_want_care() {
-        assert_eq!(size(u64::MAX, LOG_BYTES_HIGH - 1).verdict, Verdict::Good);
-        assert_eq!(size(0, LOG_BYTES_HIGH).verdict, Verdict::Caution);
+    fn a_long_wal_and_an_unknown_file_system_are_cautions() {
+        assert_eq!(size(u64::MAX, WAL_BYTES_HIGH - 1).verdict, Verdict::Good);
+        assert_eq!(size(0, WAL_BYTES_HIGH).verdict, Verdict::Caution);
         assert_eq!(file_system(0xEF53).verdict, Verdict::Good);
         assert_eq!(file_system(0x1234).verdict, Verdict::Caution);
     }

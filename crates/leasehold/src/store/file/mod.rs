@@ -1,24 +1,25 @@
-//! `file:`, every process of one machine, without a server.
+//! `file:`, a store for all processes of one machine, without a server.
 //!
-//! A SQLite database in a directory holds the two tables of the memory store: who *holds* and who *waits*. What a server
-//! would do, the kernel does: it lets one process write at a time (`desk`), knows who lives (`presence`), and carries
-//! pokes and the news of a death between processes (`messenger`, `site`). The rules are in `book`.
+//! A SQLite database in a directory has the two tables of the memory store: holders and waiters.
+//! The kernel does what a server would do. It lets one process write at a time (`gate`), shows
+//! which clients are alive (`liveness`), and carries notifications and the end of connections
+//! between processes (`notify`, `opened`). The rules are in `txn/rules.rs`.
 
 mod access;
-mod book;
 mod cells;
-mod change;
+mod checkpoint;
 mod db;
-mod desk;
+mod directory;
 mod doctor;
-mod limits;
-mod look;
-mod messenger;
-mod place;
-mod presence;
+mod gate;
+mod liveness;
+mod notify;
+mod opened;
 mod rows;
-mod site;
+mod txn;
+mod writer;
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -36,23 +37,24 @@ use crate::name::Name;
 use crate::sync::{Arc, Mutex, lock};
 use crate::ttl::Ttl;
 pub use access::Access;
-use book::{Book, Step};
-use db::Fault;
+use db::TxnError;
+use directory::Directory;
 pub(crate) use doctor::examine;
-use messenger::Ears;
-use place::Place;
-use site::Site;
+use liveness::ClientId;
+use notify::LocalWaiters;
+use opened::OpenedStore;
+use txn::{AcquireOutcome, Txn};
 
-/// More renewals than this are not made on the caller's thread.
-const RENEWED_AT_ONCE: usize = 16;
+/// A larger batch of renewals does not run on the caller's thread.
+const RENEWED_INLINE_MAX: usize = 16;
 
-/// How often the files may be replaced under one operation.
-const REPLACED_MAX: usize = 3;
+/// How many times one operation opens the store again because its files were replaced.
+const REOPENED_MAX: usize = 3;
 
-/// A store in a directory of this machine. Every process of this user that opens the same directory shares it, and with
-/// [`open_for`](File::open_for) processes of several users do.
+/// A store in a directory of this machine. All processes of this user that open the same directory
+/// share it. With [`open_for`](File::open_for), processes of several users share it.
 ///
-/// It belongs to the runtime it is opened in.
+/// It belongs to the runtime in which it is opened.
 #[derive(Debug)]
 pub struct File {
     shared: Arc<Shared>,
@@ -63,27 +65,29 @@ struct Shared {
     path: PathBuf,
     access: Access,
     clock: Clock,
-    ears: Arc<Ears>,
-    site: Mutex<Arc<Site>>,
+    waiters: Arc<LocalWaiters>,
+    opened: Mutex<Arc<OpenedStore>>,
     reopening: tokio::sync::Mutex<()>,
 }
 
 impl File {
-    /// Opens the store in this directory, made if it is not there.
+    /// Opens the store in this directory. Creates the directory if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the directory is not fit for it, with the reason; [`Error::Invalid`] outside a runtime.
+    /// [`Error::Refused`] if the directory is not fit for a store, with the reason;
+    /// [`Error::Invalid`] outside a runtime.
     ///
     /// # Cancel safety
-    /// Dropped before its end, nothing is opened; a directory that was made stays.
+    /// If the future is dropped, no store is opened. A directory that was created stays.
     pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
         File::open_for(directory, Access::User).await
     }
 
-    /// Opens the store in this directory for several users. All who use it say the same. The directory exists already, with
-    /// the mode that [`Access`] tells.
+    /// Opens the store in this directory for several users. All of them have to use the same
+    /// [`Access`]. The directory has to exist, with the mode that [`Access`] tells.
     ///
-    /// Whoever may use it can change every lock in it; see `docs/stores/file.md` for what they can do to each other.
+    /// Every user of the store can change every lock in it. `docs/stores/file.md` says what such
+    /// users can do to each other.
     ///
     /// # Errors
     /// As [`open`](File::open).
@@ -93,32 +97,34 @@ impl File {
     pub async fn open_for(directory: impl AsRef<Path>, access: Access) -> Result<Self> {
         let path = directory.as_ref().to_owned();
         let clock = Clock::system()?;
-        let ears: Arc<Ears> = Arc::default();
-        let site = Site::open(&path, access, None, &clock, ears.clone()).await?;
-        let reopening = tokio::sync::Mutex::default();
-        Ok(File { shared: Arc::new(Shared { path, access, clock, ears, site: Mutex::new(site), reopening }) })
+        let waiters: Arc<LocalWaiters> = Arc::default();
+        let opened = OpenedStore::open(&path, access, None, &clock, waiters.clone()).await?;
+        let (opened, reopening) = (Mutex::new(opened), tokio::sync::Mutex::default());
+        Ok(File { shared: Arc::new(Shared { path, access, clock, waiters, opened, reopening }) })
     }
 
-    /// Whether there is a store in this directory, found out without making one.
+    /// Whether there is a store in this directory. Does not create one.
     pub(crate) fn exists(directory: &Path, access: Access) -> Result<bool> {
-        Place::exists(directory, access)
+        Directory::exists(directory, access)
     }
 
-    /// Where a store is if nothing is said: `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
+    /// The directory of a store if none is named: `$XDG_STATE_HOME/leasehold`, or else
+    /// `~/.local/state/leasehold`.
     ///
     /// # Errors
-    /// [`Error::Refused`] where neither `XDG_STATE_HOME` nor `HOME` is set to an absolute path.
+    /// [`Error::Refused`] if neither `XDG_STATE_HOME` nor `HOME` is set to an absolute path.
     pub fn default_directory() -> Result<PathBuf> {
-        place::default_path()
+        directory::default_path()
     }
 
-    /// A path below the home directory, as `file:~/PATH` means it.
+    /// A path below the home directory, as in `file:~/PATH`.
     pub(crate) fn in_home(below: &str) -> Result<PathBuf> {
-        place::in_home(below)
+        directory::in_home(below)
     }
 
-    /// On a task of its own: whoever asked may go, but what is half taken over would be held by nobody.
-    async fn reopen(&self, replaced: Arc<Site>) -> Result<()> {
+    /// Runs on a task of its own: if the caller is dropped while rows move to the new client, the
+    /// rows would belong to no client that is alive.
+    async fn reopen(&self, replaced: Arc<OpenedStore>) -> Result<()> {
         let shared = self.shared.clone();
         let runtime = replaced.runtime.clone();
         match runtime.spawn(async move { shared.reopen(&replaced).await }).await {
@@ -127,64 +133,68 @@ impl File {
         }
     }
 
-    async fn ask<T, F>(&self, work: F, is_long: bool) -> Result<(Arc<Site>, T)>
+    async fn run_txn<T, F>(&self, work: F, is_long: bool) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&mut Book<'_>) -> Result<T, Fault> + Clone + Send + 'static,
+        F: FnMut(&mut Txn<'_>) -> Result<T, TxnError> + Clone + Send + 'static,
     {
-        let mut site = self.shared.site();
-        for _ in 0..REPLACED_MAX {
-            match site.desk.write(work.clone(), is_long).await {
-                Ok(value) => return Ok((site, value)),
-                Err(Fault::Replaced) => {
-                    self.reopen(site).await?;
-                    site = self.shared.site();
-                }
-                Err(fault) => return Err(fault.explained(&site.place)),
-            }
-        }
-        Err(Fault::Replaced.explained(&site.place))
+        Ok(self.run_txn_on(work, is_long).await?.1)
     }
 
-    /// Asks again as long as there was somebody dead in it.
-    async fn ask_of_the_living<T, F>(&self, work: F, is_long: bool) -> Result<T>
+    /// Also returns the opened store that the transaction ran on.
+    async fn run_txn_on<T, F>(&self, work: F, is_long: bool) -> Result<(Arc<OpenedStore>, T)>
     where
         T: Send + 'static,
-        F: FnMut(&mut Book<'_>) -> Result<(T, std::collections::BTreeSet<presence::ClientId>), Fault>
-            + Clone
-            + Send
-            + 'static,
+        F: FnMut(&mut Txn<'_>) -> Result<T, TxnError> + Clone + Send + 'static,
+    {
+        let mut opened = self.shared.opened();
+        for _ in 0..REOPENED_MAX {
+            match opened.writer.write(work.clone(), is_long).await {
+                Ok(value) => return Ok((opened, value)),
+                Err(TxnError::Replaced) => {
+                    self.reopen(opened).await?;
+                    opened = self.shared.opened();
+                }
+                Err(error) => return Err(error.into_error(&opened.directory)),
+            }
+        }
+        Err(TxnError::Replaced.into_error(&opened.directory))
+    }
+
+    /// Runs the transaction again until none of the clients that it returns is dead.
+    async fn run_txn_without_dead<T, F>(&self, work: F, is_long: bool) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Txn<'_>) -> Result<(T, BTreeSet<ClientId>), TxnError> + Clone + Send + 'static,
     {
         loop {
-            let (site, (value, clients)) = self.ask(work.clone(), is_long).await?;
-            let dead = site.dead(clients);
-            if dead.is_empty() {
+            let (opened, (value, clients)) = self.run_txn_on(work.clone(), is_long).await?;
+            if !opened.remove_dead_among(clients).await? {
                 return Ok(value);
             }
-            site.bury(dead).await.map_err(|fault| fault.explained(&site.place))?;
         }
     }
 }
 
 impl Shared {
-    fn site(&self) -> Arc<Site> {
-        lock(&self.site).clone()
+    fn opened(&self) -> Arc<OpenedStore> {
+        lock(&self.opened).clone()
     }
 
-    /// Other files are at the path now. Where the database is the same, we hold in it what we held; where it is another,
-    /// nothing.
-    async fn reopen(&self, replaced: &Arc<Site>) -> Result<()> {
+    /// Opens the store again because its files were replaced. If the database is the same one, this
+    /// process keeps its leases; otherwise they are lost.
+    async fn reopen(&self, replaced: &Arc<OpenedStore>) -> Result<()> {
         let _one_at_a_time = self.reopening.lock().await;
-        if !Arc::ptr_eq(&self.site(), replaced) {
+        if !Arc::ptr_eq(&self.opened(), replaced) {
             return Ok(());
         }
         tracing::warn!(path = %self.path.display(), "the files of the store were replaced; it is opened anew");
-        let site =
-            Site::open(&self.path, self.access, Some(replaced.former()), &self.clock, self.ears.clone())
-                .await?;
-        *lock(&self.site) = site;
-        // Their places in line may be gone with the old files.
-        self.ears.ring_all();
+        let previous = Some(replaced.as_previous());
+        let opened =
+            OpenedStore::open(&self.path, self.access, previous, &self.clock, self.waiters.clone()).await?;
+        *lock(&self.opened) = opened;
+        // The waiters' rows may be lost with the replaced files.
+        self.waiters.wake_all();
         Ok(())
     }
 }
@@ -192,24 +202,22 @@ impl Shared {
 #[async_trait]
 impl Store for File {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let bell = self.shared.ears.bells.hang(&claim.ticket.token);
+        let waiter = self.shared.waiters.claims.hang(&claim.ticket.token);
         loop {
             let asked = claim.clone();
-            let (site, step) = self.ask(move |book| book.join(&asked), false).await?;
-            match step {
-                Step::Granted(grant) => return Ok(Acquired::Granted(grant)),
-                Step::Busy { busy, in_the_way } => {
-                    let dead = site.dead(in_the_way);
-                    if dead.is_empty() {
+            let (opened, outcome) = self.run_txn_on(move |txn| txn.acquire(&asked), false).await?;
+            match outcome {
+                AcquireOutcome::Granted(grant) => return Ok(Acquired::Granted(grant)),
+                AcquireOutcome::Busy { busy, blockers } => {
+                    if !opened.remove_dead_among(blockers).await? {
                         return Ok(Acquired::Busy(busy));
                     }
-                    site.bury(dead).await.map_err(|fault| fault.explained(&site.place))?;
                 }
-                Step::Waiting { arrival, look_again, watch } => {
-                    site.watch(watch);
-                    // A site that is replaced meanwhile has to end.
-                    drop(site);
-                    let grant = self.clock().until(look_again, bell.rung()).await.flatten();
+                AcquireOutcome::Waiting { arrival, recheck_at, watch } => {
+                    opened.watch(watch);
+                    // A waiter must not keep an opened store alive that is replaced meanwhile.
+                    drop(opened);
+                    let grant = self.clock().until(recheck_at, waiter.rung()).await.flatten();
                     if let Some(grant) = grant
                         && grant.fence.get() > arrival
                         && grant.valid_until > self.clock().now()
@@ -223,60 +231,61 @@ impl Store for File {
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
         let asked = due.to_vec();
-        let renewed = self.ask(
-            move |book| {
-                asked.iter().map(|(ticket, ttl)| book.renew(ticket, *ttl)).collect::<Result<Vec<_>, Fault>>()
+        let renewed = self.run_txn(
+            move |txn| {
+                let renewed = asked.iter().map(|(ticket, ttl)| txn.renew(ticket, *ttl));
+                renewed.collect::<Result<Vec<_>, TxnError>>()
             },
-            due.len() > RENEWED_AT_ONCE,
+            due.len() > RENEWED_INLINE_MAX,
         );
         match renewed.await {
-            Ok((_, answers)) => answers.into_iter().map(Ok).collect(),
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        let asked = ticket.clone();
-        Ok(self.ask(move |book| book.release(&asked), false).await?.1)
+        let ticket = ticket.clone();
+        self.run_txn(move |txn| txn.release(&ticket), false).await
     }
 
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        let asked = ticket.clone();
-        Ok(self.ask(move |book| book.detach(&asked, ttl), false).await?.1)
+        let ticket = ticket.clone();
+        self.run_txn(move |txn| txn.detach(&ticket, ttl), false).await
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        let asked = ticket.clone();
-        Ok(self.ask(move |book| book.convert(&asked, to), false).await?.1)
+        let ticket = ticket.clone();
+        self.run_txn(move |txn| txn.convert(&ticket, to), false).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
         let name = name.clone();
-        self.ask_of_the_living(move |book| book.inspect(&name), false).await
+        self.run_txn_without_dead(move |txn| txn.inspect(&name), false).await
     }
 
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
         let prefix = prefix.to_owned();
-        self.ask_of_the_living(move |book| book.list(&prefix, limit), true).await
+        self.run_txn_without_dead(move |txn| txn.list(&prefix, limit), true).await
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
         let name = name.clone();
-        Ok(self.ask(move |book| book.evict(&name, None), false).await?.1)
+        self.run_txn(move |txn| txn.evict(&name, None), false).await
     }
 
     async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
         let name = name.clone();
-        Ok(self.ask(move |book| book.evict(&name, Some(fence)), false).await?.1)
+        self.run_txn(move |txn| txn.evict(&name, Some(fence)), false).await
     }
 
     fn notices(&self) -> Option<NoticeReceiver> {
-        Some(self.shared.ears.notices.subscribe())
+        Some(self.shared.waiters.notices.subscribe())
     }
 
     async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
-        let told = self.shared.site().desk.messenger().tell_ended(names, fence);
-        told.map_err(|error| Error::System { what: "list of clients", why: error.to_string() })
+        let sent = self.shared.opened().writer.notifier().send_ended(names, fence);
+        sent.map_err(|error| Error::System { what: "list of clients", why: error.to_string() })
     }
 
     async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {
@@ -307,6 +316,6 @@ impl Store for File {
     }
 
     fn lifeline(&self) -> Result<Option<OwnedFd>> {
-        self.shared.site().desk.lifeline().map(Some)
+        self.shared.opened().writer.lifeline().map(Some)
     }
 }

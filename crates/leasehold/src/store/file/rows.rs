@@ -1,8 +1,8 @@
-//! Rows of the database as values.
+//! Conversions between rows of the database and values.
 
 use rusqlite::Row;
 
-use super::presence::ClientId;
+use super::liveness::ClientId;
 use crate::claim::{Claim, Grant, Names, Permits, Share};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
@@ -11,8 +11,8 @@ use crate::name::Name;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
-/// A share in three columns: kind, permits taken, limit.
-pub(super) fn columns(share: Share) -> (i64, i64, i64) {
+/// A share as three columns: kind, permits taken, limit.
+pub(super) fn share_columns(share: Share) -> (i64, i64, i64) {
     match share {
         Share::Exclusive => (0, 0, 0),
         Share::Shared => (1, 0, 0),
@@ -32,13 +32,13 @@ fn share(kind: i64, take: i64, most: i64) -> Result<Share> {
     })
 }
 
-/// An error of ours, where SQLite's is expected.
-fn bad(error: Error) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Null, Box::new(error))
+fn read_share(row: &Row<'_>, first: usize) -> rusqlite::Result<Share> {
+    share(row.get(first)?, row.get(first + 1)?, row.get(first + 2)?).map_err(invalid_column)
 }
 
-fn share_of(row: &Row<'_>, first: usize) -> rusqlite::Result<Share> {
-    share(row.get(first)?, row.get(first + 1)?, row.get(first + 2)?).map_err(bad)
+/// Wraps an error of this crate for a function that returns SQLite's.
+fn invalid_column(error: Error) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Null, Box::new(error))
 }
 
 pub(super) fn time(deadline: Deadline) -> i64 {
@@ -57,7 +57,26 @@ pub(super) fn fence(number: i64) -> Result<Fence> {
     Fence::new(u64::try_from(number).unwrap_or(0))
 }
 
-/// Selects rows of either table in one order of columns, so that both can be read by one statement.
+/// The grant of a lease that the store keeps until `expires`. All processes of a machine share one
+/// clock, so the expiry alone tells how long the grant is valid, whichever process made it.
+pub(super) fn grant(fence: Fence, fences: u16, expires: Deadline, ttl: Ttl) -> Grant {
+    Grant { fence, fences, valid_until: expires.minus(ttl.drift()) }
+}
+
+pub(super) fn is_several(names: &Names) -> bool {
+    names.only().is_none()
+}
+
+pub(super) fn parse_token(text: &str) -> Result<Token> {
+    Token::parse(text)
+}
+
+pub(super) fn parse_name(text: &str) -> Result<Name> {
+    Name::stored(text)
+}
+
+/// A SELECT of holders or waiters with the columns in the order that `read` expects. The order is
+/// the same for both tables.
 macro_rules! select {
     (holding $condition:literal) => {
         concat!(
@@ -76,7 +95,7 @@ pub(super) use select;
 
 /// A claim that is held, at one of its names.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct HolderRow {
     pub(super) token: String,
     pub(super) share: Share,
     pub(super) fence: Fence,
@@ -88,12 +107,12 @@ pub(super) struct Holding {
     pub(super) several: bool,
 }
 
-impl Holding {
+impl HolderRow {
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Holding {
+        Ok(HolderRow {
             token: row.get(1)?,
-            share: share_of(row, 2)?,
-            fence: fence(row.get(5)?).map_err(bad)?,
+            share: read_share(row, 2)?,
+            fence: fence(row.get(5)?).map_err(invalid_column)?,
             fences: row.get(6)?,
             expires: deadline(row.get(7)?),
             ttl: ttl(row.get(8)?),
@@ -103,20 +122,19 @@ impl Holding {
         })
     }
 
-    /// All processes of a machine have the same clock, so a holder knows when it was granted, whoever did it.
     pub(super) fn grant(&self) -> Grant {
-        Grant { fence: self.fence, fences: self.fences, valid_until: self.expires.minus(self.ttl.drift()) }
+        grant(self.fence, self.fences, self.expires, self.ttl)
     }
 
-    /// Whose death ends it.
-    pub(super) fn mortal(&self) -> Option<ClientId> {
+    /// The client whose death ends the lease; `None` if the lease is detached.
+    pub(super) fn ends_with_client(&self) -> Option<ClientId> {
         (!self.detached).then_some(self.client)
     }
 }
 
 /// A claim that waits, at one of its names.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct WaiterRow {
     pub(super) arrival: i64,
     pub(super) token: String,
     pub(super) share: Share,
@@ -128,12 +146,12 @@ pub(super) struct Entry {
     pub(super) several: bool,
 }
 
-impl Entry {
+impl WaiterRow {
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Entry {
+        Ok(WaiterRow {
             arrival: row.get(0)?,
             token: row.get(1)?,
-            share: share_of(row, 2)?,
+            share: read_share(row, 2)?,
             fences: row.get(6)?,
             shows_until: deadline(row.get(7)?),
             ttl: ttl(row.get(8)?),
@@ -144,7 +162,7 @@ impl Entry {
     }
 
     pub(super) fn of(claim: &Claim, arrival: i64, now: Deadline, client: ClientId) -> Self {
-        Entry {
+        WaiterRow {
             arrival,
             token: claim.ticket.token.expose().to_owned(),
             share: claim.ticket.share,
@@ -158,36 +176,21 @@ impl Entry {
     }
 }
 
-pub(super) fn is_several(names: &Names) -> bool {
-    names.only().is_none()
-}
-
-pub(super) fn token(text: &str) -> Result<Token> {
-    Token::parse(text)
-}
-
-pub(super) fn name(text: &str) -> Result<Name> {
-    Name::stored(text)
-}
-
-/// What a waiter has to hear.
+/// A notification for one waiter: its claim was granted, or (without a grant) it has to check
+/// again.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct WaiterUpdate {
     pub(super) token: String,
     pub(super) grant: Option<Grant>,
 }
 
-impl Told {
-    /// In this order: token, fence, fences, expires, ttl_ms; without a fence there is no grant.
+impl WaiterUpdate {
+    /// Reads the columns token, fence, fences, expires, ttl_ms. A fence of 0 stands for no grant.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let number: i64 = row.get(1)?;
-        let grant = match fence(number) {
-            Ok(fence) => {
-                let valid_until = deadline(row.get(3)?).minus(ttl(row.get(4)?).drift());
-                Some(Grant { fence, fences: row.get(2)?, valid_until })
-            }
+        let grant = match fence(row.get(1)?) {
+            Ok(fence) => Some(grant(fence, row.get(2)?, deadline(row.get(3)?), ttl(row.get(4)?))),
             Err(_) => None,
         };
-        Ok(Told { token: row.get(0)?, grant })
+        Ok(WaiterUpdate { token: row.get(0)?, grant })
     }
 }

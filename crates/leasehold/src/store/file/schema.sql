@@ -1,9 +1,10 @@
--- Who holds and who waits. Times are nanoseconds on CLOCK_BOOTTIME; a client is the number in its file names.
--- Rows are few and small, and so are the pages: a commit writes each page that it touches.
+-- Holders and waiters. Times are nanoseconds on CLOCK_BOOTTIME. A client is the number in its file
+-- names. Pages are small, because rows are few and small, and a commit writes each page that it
+-- touches.
 
--- One row. `last` is the highest number given, as a fence or as a place in line: both come from one series, which
--- follows the wall clock and only rises. The times belong to the boot with this id, and to a clock that a time namespace
--- may have set off from the kernel's by so much.
+-- One row. `last` is the highest allocated number. Fences and arrivals come from one series, which
+-- follows the wall clock and only rises. All times belong to the boot with the id `boot`, and to a
+-- clock that a time namespace has moved by `set_off_by` from the kernel's.
 CREATE TABLE meta (
     id         INTEGER PRIMARY KEY CHECK (id = 1),
     last       INTEGER NOT NULL,
@@ -18,21 +19,21 @@ CREATE TABLE holding (
     token    TEXT    NOT NULL,
     share    INTEGER NOT NULL, -- 0 exclusive, 1 shared, 2 permits in order, 3 permits that barge
     take     INTEGER NOT NULL,
-    most     INTEGER NOT NULL, -- the limit that the permits were claimed under
+    most     INTEGER NOT NULL, -- the limit of the permits' claim
     fence    INTEGER NOT NULL,
     fences   INTEGER NOT NULL,
     expires  INTEGER NOT NULL,
     ttl_ms   INTEGER NOT NULL,
-    client   INTEGER NOT NULL, -- whose death ends it, unless detached
+    client   INTEGER NOT NULL, -- its death ends the lease, unless detached
     detached INTEGER NOT NULL,
-    handed   INTEGER NOT NULL, -- it was granted to one who waited, and who has to be told
+    handed   INTEGER NOT NULL, -- granted to a waiter that has to be notified
     several  INTEGER NOT NULL, -- the claim has other names too
     PRIMARY KEY (name, token)
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX holding_handed  ON holding (client) WHERE handed;
 CREATE INDEX holding_several ON holding (token)  WHERE several;
 
--- One row for each name of each claim that waits. The lowest arrival is first in line.
+-- One row for each name of each claim that waits. The waiter with the lowest arrival is first.
 CREATE TABLE waiting (
     name        TEXT    NOT NULL,
     arrival     INTEGER NOT NULL,
@@ -42,10 +43,10 @@ CREATE TABLE waiting (
     most        INTEGER NOT NULL,
     fences      INTEGER NOT NULL,
     ttl_ms      INTEGER NOT NULL,
-    shows_until INTEGER NOT NULL, -- past this it counts as gone
+    shows_until INTEGER NOT NULL, -- the waiter expires then
     client      INTEGER NOT NULL,
     detached    INTEGER NOT NULL,
-    told        INTEGER NOT NULL, -- whom it watches has changed: it is to look again
+    told        INTEGER NOT NULL, -- it has to check again which clients to watch
     several     INTEGER NOT NULL,
     PRIMARY KEY (name, arrival)
 ) WITHOUT ROWID, STRICT;

@@ -1,7 +1,9 @@
-//! The directory of a store: made if need be, looked at with suspicion, and recognised later.
+//! The directory of a store: creates it, checks it and its files, and notices later if they were
+//! replaced.
 //!
-//! Everything is reached through a descriptor of the directory, so that what was checked is what is used. The database
-//! itself is never opened here: closing any descriptor of it would drop the locks that SQLite has on it.
+//! All files are opened through a descriptor of the directory, so that the files that were checked
+//! are the files that are used. This module never opens an existing database file: closing any
+//! descriptor of it would drop the locks that SQLite has on it.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::access::{Access, Rules, not_what_it_should_be};
+use super::access::{Access, Rules, wrong_file_type};
 use crate::error::{Error, Result};
 use crate::sync::Arc;
 
@@ -26,11 +28,12 @@ const DATABASE_FILES: [&str; 3] = [DATABASE, WAL, SHM];
 pub(super) const GATE: &str = "gate";
 pub(super) const CLIENTS: &str = "clients";
 
-/// SQLite takes 512, with the name of the database and an ending of 8.
+/// SQLite takes 512 bytes, including the name of the database and a suffix of 8.
 const PATH_BYTES_MAX: usize = 495;
 
-/// File systems on which kernel locks or shared memory do not reach everybody who can see the file.
-const FOREIGN: &[(u32, &str)] = &[
+/// File systems on which kernel locks or shared memory do not reach all processes that can open the
+/// file.
+const NETWORK_FILE_SYSTEMS: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0xFF53_4D42, "CIFS"),
     (0xFE53_4D42, "SMB"),
@@ -49,44 +52,44 @@ pub(super) fn refused(why: impl Into<String>) -> Error {
     Error::Refused { store: "file", why: why.into() }
 }
 
-/// Which file it is, whatever it is called.
+/// The identity of a file, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
+struct FileId {
     device: u64,
     inode: u64,
 }
 
-impl From<Stat> for Identity {
+impl From<Stat> for FileId {
     fn from(stat: Stat) -> Self {
-        Identity { device: stat.st_dev, inode: stat.st_ino }
+        FileId { device: stat.st_dev, inode: stat.st_ino }
     }
 }
 
-/// What changes in a directory when something in it is made, renamed or removed.
+/// The metadata of a directory that change when a file in it is created, renamed or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Trace {
+pub(super) struct DirectoryStamp {
     modified: (i64, i64),
     changed: (i64, i64),
     links: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Place {
-    /// As it was given, made absolute.
+pub(super) struct Directory {
+    /// The given path, made absolute.
     path: PathBuf,
-    /// The same without symbolic links, for SQLite.
+    /// The same path without symbolic links, for SQLite.
     real: PathBuf,
-    directory: OwnedFd,
+    fd: OwnedFd,
     clients: Arc<OwnedFd>,
     rules: Rules,
 }
 
 /// `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
 pub(super) fn default_path() -> Result<PathBuf> {
-    match from_variable("XDG_STATE_HOME") {
-        Some(state) => of_this_user("XDG_STATE_HOME", state.join("leasehold")),
-        None => match from_variable("HOME") {
-            Some(home) => of_this_user("HOME", home.join(".local/state/leasehold")),
+    match path_from_variable("XDG_STATE_HOME") {
+        Some(state) => check_home_owner("XDG_STATE_HOME", state.join("leasehold")),
+        None => match path_from_variable("HOME") {
+            Some(home) => check_home_owner("HOME", home.join(".local/state/leasehold")),
             None => Err(refused(
                 "neither XDG_STATE_HOME nor HOME is set to an absolute path; name a directory, as in `file:/var/lib/locks`",
             )),
@@ -96,21 +99,21 @@ pub(super) fn default_path() -> Result<PathBuf> {
 
 /// A path below the home directory.
 pub(super) fn in_home(below: &str) -> Result<PathBuf> {
-    match from_variable("HOME") {
-        Some(home) => of_this_user("HOME", home.join(below)),
+    match path_from_variable("HOME") {
+        Some(home) => check_home_owner("HOME", home.join(below)),
         None => {
             Err(refused("HOME is not set to an absolute path, so `~` means nothing; write the whole path"))
         }
     }
 }
 
-fn from_variable(variable: &str) -> Option<PathBuf> {
+fn path_from_variable(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Refuses to make directories of root's in another user's home, as under `sudo` with that user's HOME: the user could
-/// not use them.
-fn of_this_user(variable: &str, path: PathBuf) -> Result<PathBuf> {
+/// Refuses a home of another user if this process runs as root, as under `sudo` with that user's
+/// HOME: the user could not use directories that root creates there.
+fn check_home_owner(variable: &str, path: PathBuf) -> Result<PathBuf> {
     let owner = path.ancestors().find_map(|path| Some(std::fs::metadata(path).ok()?.uid()));
     match owner {
         Some(owner) if owner != 0 && rustix::process::geteuid().is_root() => Err(refused(format!(
@@ -122,8 +125,9 @@ fn of_this_user(variable: &str, path: PathBuf) -> Result<PathBuf> {
     }
 }
 
-impl Place {
-    /// Opens the directory with what has to be in it but for the database. One for a single user is made if it is not there.
+impl Directory {
+    /// Opens the directory, its `clients` and its gate, and returns the gate. Creates them if they
+    /// do not exist; a directory that users share has to exist.
     pub(super) fn open(path: &Path, access: Access) -> Result<(Self, File)> {
         let shown = path.display();
         let path = std::path::absolute(path).map_err(|error| refused(format!("`{shown}`: {error}")))?;
@@ -131,16 +135,16 @@ impl Place {
             let shown = shown.to_string();
             let what = what.to_owned();
             move |error: Errno| match error {
-                Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => not_what_it_should_be(
+                Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => wrong_file_type(
                     &format!("{shown}{what}"),
                     if what == "/gate" { FileType::RegularFile } else { FileType::Directory },
                 ),
-                other => refused(format!("`{shown}{what}`: {}", explained(other))),
+                other => refused(format!("`{shown}{what}`: {}", error_text(other))),
             }
         };
         if !access.is_shared() {
             let made = std::fs::DirBuilder::new().recursive(true).mode(access.directory_mode()).create(&path);
-            // What stands there instead of a directory is named below.
+            // A file that is not a directory gets a better error below.
             if let Err(error) = made
                 && !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory)
             {
@@ -150,12 +154,12 @@ impl Place {
             }
         }
         let (directory, rules) = checked_directory(&path, access)?;
-        make_clients(&directory, access).map_err(failed("/clients"))?;
+        create_clients(&directory, access).map_err(failed("/clients"))?;
         let clients = open_directory(&directory, Path::new(CLIENTS)).map_err(failed("/clients"))?;
         rules.check_open(&clients, &format!("{shown}/clients"), FileType::Directory)?;
         let gate = open_gate(&directory, access).map_err(failed("/gate"))?;
         rules.check_open(&gate, &format!("{shown}/gate"), FileType::RegularFile)?;
-        // The name that the kernel has for the descriptor: no symbolic links in it.
+        // The kernel's name for the descriptor has no symbolic links.
         let real = std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))
             .map_err(|error| refused(format!("/proc is needed, and gave no name for `{shown}`: {error}")))?;
         if real.as_os_str().len() > PATH_BYTES_MAX {
@@ -163,10 +167,11 @@ impl Place {
                 "the path `{shown}` is too long: SQLite takes {PATH_BYTES_MAX} bytes; name a directory with a shorter one"
             )));
         }
-        Ok((Place { path, real, directory, clients: Arc::new(clients), rules }, File::from(gate)))
+        Ok((Directory { path, real, fd: directory, clients: Arc::new(clients), rules }, File::from(gate)))
     }
 
-    /// Whether a store is there, found out without making one. A directory that is no place for a store is an error.
+    /// Whether there is a store. Does not create one. A directory that is not fit for a store is an
+    /// error.
     pub(super) fn exists(path: &Path, access: Access) -> Result<bool> {
         let path =
             std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
@@ -182,21 +187,24 @@ impl Place {
         }
     }
 
-    /// Sees to it that there is a database file that is ours, empty at first. Called under the gate.
+    /// Creates an empty database file if there is none, and checks the database files. Called under
+    /// the gate.
     ///
-    /// What is left of a store that was torn apart is removed: `former` is one that was open here until some of its files
-    /// were replaced, and an index without its log is what remains where the log was removed by hand (SQLite takes the
-    /// index away first). A database and a log that do not belong together would damage each other.
-    pub(super) fn ensure_database(&self, former: Option<&Contents>) -> Result<()> {
-        let failed = |error: Errno| refused(format!("`{}`: {}", self.database().display(), explained(error)));
+    /// Removes the remains of a store of which some files were replaced or removed, because a
+    /// database and a WAL that do not belong together would damage each other. `previous` are the
+    /// files of a store that was open here until some of them were replaced. An index (`-shm`)
+    /// without a WAL remains if a person removed the WAL: SQLite itself removes the index first.
+    pub(super) fn ensure_database(&self, previous: Option<&FileIds>) -> Result<()> {
+        let failed =
+            |error: Errno| refused(format!("`{}`: {}", self.database().display(), error_text(error)));
         let found = |file| self.identity(file).map_err(failed);
-        let torn = found(WAL)?.is_none() && found(SHM)?.is_some();
-        let is = [found(DATABASE)?, found(WAL)?, found(SHM)?];
-        let was = former.map_or([None; 3], Contents::database_files);
-        // Where they are all the same, only something beside them was replaced, and nobody has lost anything.
-        if torn || is != was {
+        let is_wal_missing = found(WAL)?.is_none() && found(SHM)?.is_some();
+        let current = [found(DATABASE)?, found(WAL)?, found(SHM)?];
+        let before = previous.map_or([None; 3], FileIds::database_files);
+        // If all three are the same, only another file was replaced, and no lease is lost.
+        if is_wal_missing || current != before {
             for (n, file) in DATABASE_FILES.iter().enumerate() {
-                if is[n].is_some() && (torn || is[n] == was[n]) {
+                if current[n].is_some() && (is_wal_missing || current[n] == before[n]) {
                     self.remove(file).map_err(failed)?;
                 }
             }
@@ -206,14 +214,13 @@ impl Place {
                 self.remove(leftover).map_err(failed)?;
             }
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            // Nobody has a lock on a file that was not there.
-            let made =
-                openat(&self.directory, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
-            // SQLite gives its log and its index the mode of the database.
-            self.rules.access.apply(&made, FileType::RegularFile).map_err(failed)?;
+            // Opening the file is safe here: a file that did not exist has no locks to drop.
+            let created = openat(&self.fd, DATABASE, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+            // SQLite gives the WAL and the index the mode of the database.
+            self.rules.access.apply(&created, FileType::RegularFile).map_err(failed)?;
         }
         for file in DATABASE_FILES {
-            match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
+            match statat(&self.fd, file, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => {
                     let shown = format!("{}/{file}", self.path.display());
                     self.rules.check(&stat, &shown, FileType::RegularFile)?;
@@ -225,8 +232,8 @@ impl Place {
         Ok(())
     }
 
-    fn identity(&self, file: &str) -> rustix::io::Result<Option<Identity>> {
-        match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
+    fn identity(&self, file: &str) -> rustix::io::Result<Option<FileId>> {
+        match statat(&self.fd, file, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat.into())),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
@@ -234,22 +241,22 @@ impl Place {
     }
 
     fn remove(&self, file: &str) -> rustix::io::Result<()> {
-        match rustix::fs::unlinkat(&self.directory, file, AtFlags::empty()) {
+        match rustix::fs::unlinkat(&self.fd, file, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// What the kernel says where SQLite only knows that something failed: the reason why nothing can be written here.
-    pub(super) fn why_not_written(&self) -> Option<String> {
+    /// The kernel's reason why nothing can be written here, where SQLite reports only a failure.
+    pub(super) fn why_not_writable(&self) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let gate = openat(&self.directory, GATE, flags, Mode::empty());
+        let gate = openat(&self.fd, GATE, flags, Mode::empty());
         let written = gate.and_then(|gate| match self.rules.check_open(&gate, GATE, FileType::RegularFile) {
             Ok(()) => rustix::io::pwrite(&gate, &[0], 0),
-            // Nothing is written into what somebody has put in its place.
+            // Another file is in the gate's place; nothing is written to it.
             Err(_) => Err(Errno::STALE),
         });
-        written.err().map(explained)
+        written.err().map(error_text)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -269,57 +276,56 @@ impl Place {
         self.rules.access
     }
 
-    /// The directory itself.
-    pub(super) fn directory(&self) -> BorrowedFd<'_> {
-        self.directory.as_fd()
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
-    /// How long a file in it is, if it is there.
-    pub(super) fn bytes(&self, file: &str) -> io::Result<u64> {
-        match statat(&self.directory, file, AtFlags::SYMLINK_NOFOLLOW) {
+    /// The length of a file in the directory; 0 if it does not exist.
+    pub(super) fn file_bytes(&self, file: &str) -> io::Result<u64> {
+        match statat(&self.fd, file, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
             Err(Errno::NOENT) => Ok(0),
             Err(error) => Err(error.into()),
         }
     }
 
-    pub(super) fn trace(&self) -> io::Result<Trace> {
-        let stat = fstat(&self.directory)?;
-        Ok(Trace {
+    pub(super) fn stamp(&self) -> io::Result<DirectoryStamp> {
+        let stat = fstat(&self.fd)?;
+        Ok(DirectoryStamp {
             modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
             changed: (stat.st_ctime as i64, stat.st_ctime_nsec as i64),
             links: stat.st_nlink as u64,
         })
     }
 
-    /// What the path leads to now.
-    pub(super) fn contents(&self) -> io::Result<Contents> {
+    /// The files that the path leads to now.
+    pub(super) fn file_ids(&self) -> io::Result<FileIds> {
         let inside = |file| self.identity(file)?.ok_or(Errno::NOENT);
-        Ok(Contents {
+        Ok(FileIds {
             directory: stat(&self.path)?.into(),
             gate: inside(GATE)?,
             clients: inside(CLIENTS)?,
             database: inside(DATABASE)?,
-            log: inside(WAL)?,
-            index: inside(SHM)?,
+            wal: inside(WAL)?,
+            shm: inside(SHM)?,
         })
     }
 }
 
-/// Which files a store is made of; others in their place are another store.
+/// The files of one store. Other files in their place are another store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Contents {
-    directory: Identity,
-    gate: Identity,
-    clients: Identity,
-    database: Identity,
-    log: Identity,
-    index: Identity,
+pub(super) struct FileIds {
+    directory: FileId,
+    gate: FileId,
+    clients: FileId,
+    database: FileId,
+    wal: FileId,
+    shm: FileId,
 }
 
-impl Contents {
-    fn database_files(&self) -> [Option<Identity>; 3] {
-        [Some(self.database), Some(self.log), Some(self.index)]
+impl FileIds {
+    fn database_files(&self) -> [Option<FileId>; 3] {
+        [Some(self.database), Some(self.wal), Some(self.shm)]
     }
 }
 
@@ -328,15 +334,16 @@ fn open_directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(at, path, flags, Mode::empty())
 }
 
-/// Opens the directory of a store, if it is fit for this access and on a local file system.
+/// Opens the directory of a store, and checks that it is fit for this access and on a local file
+/// system.
 fn checked_directory(path: &Path, access: Access) -> Result<(OwnedFd, Rules)> {
     let directory =
-        open_directory(rustix::fs::CWD, path).map_err(|error| Rules::unopened(access, path, error))?;
+        open_directory(rustix::fs::CWD, path).map_err(|error| Rules::open_error(access, path, error))?;
     let rules = Rules::of(access, &directory, path)?;
     let shown = path.display();
     let kind =
-        fstatfs(&directory).map_err(|error| refused(format!("`{shown}`: {}", explained(error))))?.f_type;
-    match foreign(kind as u32) {
+        fstatfs(&directory).map_err(|error| refused(format!("`{shown}`: {}", error_text(error))))?.f_type;
+    match network_file_system(kind as u32) {
         Some(network) => Err(refused(format!(
             "`{shown}` is on {network}, where kernel locks do not reach everybody; use a local directory, or a store made for several machines"
         ))),
@@ -344,8 +351,8 @@ fn checked_directory(path: &Path, access: Access) -> Result<(OwnedFd, Rules)> {
     }
 }
 
-/// Opens the gate, made if it is not there. It appears under its name with the mode that lets all in who share it: others may
-/// come at the same moment.
+/// Opens the gate, and creates it if it does not exist. A shared gate gets its mode before its
+/// name, because other users may open it at the same moment.
 fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     if !access.is_shared() {
@@ -355,9 +362,10 @@ fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd>
         Err(Errno::NOENT) => {}
         opened => return opened,
     }
-    let new = temporary(GATE)?;
+    let new = temporary_name(GATE)?;
     let made = openat(directory, &new, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600))?;
-    // A link would give it two names for a moment, which another user's check refuses.
+    // Renamed, not linked: a link gives the file two names for a moment, which another user's check
+    // refuses.
     let renamed = access
         .apply(&made, FileType::RegularFile)
         .and_then(|()| renameat_with(directory, &new, directory, GATE, RenameFlags::NOREPLACE));
@@ -370,13 +378,13 @@ fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd>
     }
 }
 
-/// Makes the folder of the clients, if it is not there, in the same way.
-fn make_clients(directory: &OwnedFd, access: Access) -> rustix::io::Result<()> {
+/// Creates the directory of the clients in the same way.
+fn create_clients(directory: &OwnedFd, access: Access) -> rustix::io::Result<()> {
     let made = match access.is_shared() {
         false => mkdirat(directory, CLIENTS, Mode::from_raw_mode(0o700)),
         true if statat(directory, CLIENTS, AtFlags::SYMLINK_NOFOLLOW).is_ok() => Ok(()),
         true => {
-            let new = temporary(CLIENTS)?;
+            let new = temporary_name(CLIENTS)?;
             mkdirat(directory, &new, Mode::from_raw_mode(0o700))?;
             let folder = open_directory(directory, Path::new(&new))?;
             let renamed = access
@@ -394,21 +402,22 @@ fn make_clients(directory: &OwnedFd, access: Access) -> rustix::io::Result<()> {
     }
 }
 
-/// A name that nobody else uses.
-fn temporary(name: &str) -> rustix::io::Result<String> {
+/// A random name for a file that is about to be renamed.
+fn temporary_name(name: &str) -> rustix::io::Result<String> {
     let number = getrandom::u64().map_err(|_| Errno::IO)?;
     Ok(format!(".{name}-{number:016x}"))
 }
 
-fn foreign(kind: u32) -> Option<&'static str> {
-    FOREIGN.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
+fn network_file_system(kind: u32) -> Option<&'static str> {
+    NETWORK_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
 }
 
-pub(super) fn explained(error: Errno) -> String {
+pub(super) fn error_text(error: Errno) -> String {
     io::Error::from(error).to_string()
 }
 
-/// A path below a directory that fits into the address of a socket however long the directory's own path is.
+/// A path of a file in a directory that fits into a socket address, however long the directory's
+/// own path is.
 pub(super) fn short_path(directory: BorrowedFd<'_>, file: &str) -> PathBuf {
     format!("/proc/self/fd/{}/{file}", directory.as_raw_fd()).into()
 }
@@ -420,11 +429,11 @@ mod tests {
     #[test]
     fn network_file_systems_are_known_by_their_numbers() {
         for (magic, name) in [(0x6969, "NFS"), (0xFF53_4D42, "CIFS"), (0x0102_1997, "9p")] {
-            assert_eq!(foreign(magic), Some(name));
+            assert_eq!(network_file_system(magic), Some(name));
         }
-        assert_eq!(foreign(0x6573_5546), Some("FUSE or virtiofs"));
+        assert_eq!(network_file_system(0x6573_5546), Some("FUSE or virtiofs"));
         for local in [0xEF53, 0x0102_1994, 0x5846_5342, 0x9123_683E, 0x794C_7630] {
-            assert_eq!(foreign(local), None, "ext4, tmpfs, xfs, btrfs, overlayfs");
+            assert_eq!(network_file_system(local), None, "ext4, tmpfs, xfs, btrfs, overlayfs");
         }
     }
 }

@@ -1,0 +1,101 @@
+//! The gate: a kernel lock (`flock`) that lets one process at a time change the database.
+//!
+//! A process takes the gate before it starts a SQLite transaction. SQLite therefore never has to
+//! wait for a process that uses the gate. SQLite's own busy handler gives no order, so an unlucky
+//! process could wait for a long time.
+
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::Error;
+
+/// How long an operation waits for the gate.
+pub(super) const GATE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The first pause between two attempts to take the gate. The pause doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_micros(20);
+pub(super) const RETRY_MAX: Duration = Duration::from_micros(500);
+
+/// A thread that has waited this long retries at [`RETRY_MIN`] again.
+const RETRY_FAST_AFTER: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Gate {
+    file: File,
+    inode: u64,
+}
+
+/// Keeps the gate until it is dropped.
+pub(super) struct GateGuard<'a>(&'a File);
+
+impl Drop for GateGuard<'_> {
+    fn drop(&mut self) {
+        // Unlocking cannot fail for a lock that this process holds. The kernel unlocks when the
+        // process ends.
+        let _ = self.0.unlock();
+    }
+}
+
+impl Gate {
+    pub(super) fn new(file: File) -> Self {
+        let inode = file.metadata().map_or(0, |metadata| metadata.ino());
+        Gate { file, inode }
+    }
+
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    pub(super) fn try_enter(&self) -> Option<GateGuard<'_>> {
+        match self.file.try_lock() {
+            Ok(()) => Some(GateGuard(&self.file)),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => None,
+        }
+    }
+
+    /// Takes the gate, or returns `None` after [`GATE_TIMEOUT`]. Only for threads that may block.
+    ///
+    /// It retries instead of blocking in `flock`: a thread that is blocked in the kernel cannot be
+    /// interrupted, and a runtime that shuts down would hang on it.
+    pub(super) fn enter(&self, clock: &Clock) -> Option<GateGuard<'_>> {
+        let start = clock.now();
+        let mut pause = RETRY_MIN;
+        loop {
+            if let Some(guard) = self.try_enter() {
+                return Some(guard);
+            }
+            let now = clock.now();
+            let waited = now.since(start);
+            if waited >= GATE_TIMEOUT {
+                return None;
+            }
+            // Jitter, so that two waiting threads do not always retry at the same moment.
+            let jitter = Duration::from_nanos(now.as_ns() % (pause.as_nanos() as u64));
+            Clock::rest(pause / 2 + jitter / 2);
+            // A thread that has waited for long retries more often than one that has just come.
+            pause = if waited < RETRY_FAST_AFTER { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
+        }
+    }
+}
+
+/// The error of an operation that did not get through the gate in time. It names the process that
+/// holds the gate, as far as `/proc/locks` shows it.
+pub(super) fn gate_timeout_error(gate_inode: u64) -> Error {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let (seconds, gate) = (GATE_TIMEOUT.as_secs(), format!(":{gate_inode}"));
+    let holder =
+        locks.lines().filter(|line| line.contains("FLOCK") && !line.contains("->")).find_map(|line| {
+            let mut words = line.split_whitespace().skip_while(|word| *word != "WRITE").skip(1);
+            let (pid, file) = (words.next()?, words.next()?);
+            (file.ends_with(&gate) && pid.parse::<u32>().is_ok_and(|pid| pid > 0)).then(|| pid.to_owned())
+        });
+    let why = match holder {
+        Some(pid) => {
+            format!("process {pid} has been in the middle of a change for {seconds} s (is it stopped?)")
+        }
+        None => format!("it was not this process's turn for {seconds} s (is another one stopped?)"),
+    };
+    Error::Unreachable { store: "file", why }
+}
