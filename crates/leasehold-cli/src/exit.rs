@@ -8,7 +8,7 @@ use leasehold::Error;
 use serde_json::json;
 
 use crate::args::Output;
-use crate::voice::Voice;
+use crate::output::Logger;
 
 /// Of sysexits.h where it has one, and of `timeout` and shells where those do.
 pub(crate) const USAGE: u8 = 64;
@@ -58,7 +58,7 @@ impl Failure {
         self
     }
 
-    pub(crate) fn report(&self, voice: Voice, output: Output) -> ExitCode {
+    pub(crate) fn report(&self, voice: Logger, output: Output) -> ExitCode {
         if !self.message.is_empty() {
             voice.error(&self.message);
             if output == Output::Json {

@@ -7,6 +7,7 @@ mod config;
 mod duration;
 mod exit;
 mod input;
+mod output;
 mod password;
 mod progress;
 mod run_record;
@@ -14,7 +15,6 @@ mod signals;
 mod store_wait;
 mod timestamp;
 mod user;
-mod voice;
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -28,10 +28,10 @@ use leasehold::doctor::Report;
 use leasehold::{Error, Locks, Name, Options};
 
 use args::{Args, Command, Global};
-use commands::{detached, doctor, evict, exec, latch, look, manual, rate};
+use commands::{completions, doctor, evict, exec, inspect, latch, lock, rate};
 use config::{Chosen, Defaults};
 use exit::Failure;
-use voice::Voice;
+use output::Logger;
 
 /// How long a command that has done its work waits for the store to have everything back.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         }
     };
     let Global { quiet, verbose, color, log_format, .. } = args.global;
-    let voice = Voice::new(quiet, verbose, color, log_format);
+    let voice = Logger::new(quiet, verbose, color, log_format);
     voice.open_log();
     // Whatever panicked has said so.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args, voice)));
@@ -86,13 +86,13 @@ fn option(name: &str) -> Option<String> {
     joined.or_else(|| after?.to_str()).map(str::to_owned)
 }
 
-fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
+fn run(args: &Args, voice: Logger) -> Result<u8, Failure> {
     match &args.command {
         Command::Run(asked) => return commands::run::run(&args.global, asked, voice),
         Command::Elect(asked) => return commands::run::elect(&args.global, asked, voice),
-        Command::Completions(args) => return manual::completions(args),
-        Command::Man(args) => return manual::man(args),
-        Command::Ls(args) => look::check(args)?,
+        Command::Completions(args) => return completions::completions(args),
+        Command::Man(args) => return completions::man(args),
+        Command::Ls(args) => inspect::check(args)?,
         _ => {}
     }
     let runtime =
@@ -113,15 +113,15 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
         };
         let (global, output) = (&args.global, args.global.output);
         let done = match (&args.command, &locks) {
-            (Command::Ls(args), locks) => look::ls(locks.clone(), args, global, voice).await,
-            (Command::Inspect(args), locks) => look::inspect(locks.as_ref(), args, output).await,
+            (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global, voice).await,
+            (Command::Inspect(args), locks) => inspect::inspect(locks.as_ref(), args, output).await,
             (Command::Evict(args), Some(locks)) => evict::evict(locks, args, output).await,
             (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args, output).await,
-            (Command::Lock(args), Some(locks)) => detached::lock(locks, args, defaults, output, voice).await,
+            (Command::Lock(args), Some(locks)) => lock::lock(locks, args, defaults, output, voice).await,
             (Command::Latch(asked), Some(locks)) => latch::latch(locks, asked, output, voice).await,
             (Command::Rate(asked), Some(locks)) => rate::rate(locks, asked, output, voice).await,
-            (Command::Extend(args), Some(locks)) => detached::extend(locks, args, output).await,
-            (Command::Unlock(args), Some(locks)) => detached::unlock(locks, args, output).await,
+            (Command::Extend(args), Some(locks)) => lock::extend(locks, args, output).await,
+            (Command::Unlock(args), Some(locks)) => lock::unlock(locks, args, output).await,
             _ => Ok(0),
         };
         if let Some(locks) = locks {
@@ -141,7 +141,7 @@ fn run(args: &Args, voice: Voice) -> Result<u8, Failure> {
 /// Finds out which store, at once, and then connects to it.
 fn connect(
     global: &Global,
-    voice: Voice,
+    voice: Logger,
     options: Options,
 ) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
     let (chosen, options) = chosen(global, voice, options)?;
@@ -155,7 +155,7 @@ fn connect(
 }
 
 /// Connects to the store if it exists. `None` for a store that nobody has used yet.
-async fn existing(global: &Global, voice: Voice) -> Result<Option<Locks>, Failure> {
+async fn existing(global: &Global, voice: Logger) -> Result<Option<Locks>, Failure> {
     let (chosen, options) = chosen(global, voice, Options::default())?;
     let open = || options.clone().connect_existing(&chosen.url);
     store_wait::opened(global.store_wait, voice, open)
@@ -166,7 +166,7 @@ async fn existing(global: &Global, voice: Voice) -> Result<Option<Locks>, Failur
 /// The same for looking at it.
 fn examine(
     global: &Global,
-    voice: Voice,
+    voice: Logger,
 ) -> Result<impl Future<Output = Result<Report, Failure>> + Send + 'static, Failure> {
     let (chosen, options) = chosen(global, voice, Options::default())?;
     let wait = global.store_wait;
@@ -179,7 +179,7 @@ fn examine(
 }
 
 /// Which store, and the password for it.
-fn chosen(global: &Global, voice: Voice, mut options: Options) -> Result<(Chosen, Options), Failure> {
+fn chosen(global: &Global, voice: Logger, mut options: Options) -> Result<(Chosen, Options), Failure> {
     let chosen = config::store(global.store.as_deref())?;
     let scheme = chosen.url.split(':').next().unwrap_or("");
     voice.detail(format_args!("the store is `{scheme}:…`, by {}", chosen.by));

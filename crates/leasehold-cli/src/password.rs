@@ -8,7 +8,7 @@ use leasehold::Password;
 
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
-use crate::voice::Voice;
+use crate::output::Logger;
 
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 
@@ -17,7 +17,7 @@ pub(crate) const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 
 /// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from LEASEHOLD_PASSWORD. An empty variable
 /// counts as not set.
-pub(crate) fn password(file: Option<&Path>, voice: Voice) -> Result<Option<Password>, Failure> {
+pub(crate) fn password(file: Option<&Path>, voice: Logger) -> Result<Option<Password>, Failure> {
     if let Some(path) = file {
         return from_file(path, voice).map(Some);
     }
@@ -36,7 +36,7 @@ pub(crate) fn password(file: Option<&Path>, voice: Voice) -> Result<Option<Passw
 }
 
 /// Its first line.
-fn from_file(path: &Path, voice: Voice) -> Result<Password, Failure> {
+fn from_file(path: &Path, voice: Logger) -> Result<Password, Failure> {
     let shown = path.display();
     let read = || -> std::io::Result<(String, Metadata)> {
         let (file, about) = input::open(path, Pipes::Read)?;

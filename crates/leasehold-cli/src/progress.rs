@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use crate::duration::short;
-use crate::voice::{Voice, would_stop_us};
+use crate::output::{Logger, would_stop_us};
 
 /// A lock that is acquired sooner needs no line.
 const FIRST: Duration = Duration::from_millis(250);
@@ -25,11 +25,11 @@ pub(crate) enum Progress {
     /// One line that is rewritten.
     Terminal,
     /// Ordinary messages.
-    Log(Voice),
+    Log(Logger),
 }
 
 impl Progress {
-    pub(crate) fn new(voice: Voice) -> Self {
+    pub(crate) fn new(voice: Logger) -> Self {
         match std::io::stderr().is_terminal() && voice.is_plain() {
             _ if voice.is_quiet() => Progress::Silent,
             true => Progress::Terminal,

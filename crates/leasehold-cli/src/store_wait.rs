@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::{Clock, Error};
 
 use crate::duration::short;
+use crate::output::Logger;
 use crate::progress::{Progress, so_far};
-use crate::voice::Voice;
 
 /// The pause before the next attempt; it doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Dropped anywhere, it leaves nothing behind.
 pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
     wait: Option<Duration>,
-    voice: Voice,
+    voice: Logger,
     open: impl Fn() -> F,
 ) -> Result<T, (Error, String)> {
     let plain = |error| (error, String::new());

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::args::LogFormat;
-use crate::voice::{self, Level, say};
+use crate::output::{self, Level, say};
 use crate::{config, exit};
 
 /// Not on the command line for people.
@@ -21,7 +21,7 @@ pub(crate) fn command(program: &OsStr) -> Command {
     // The binary that runs, also where another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string());
-    command.arg(voice::format().to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()));
+    command.arg(output::format().to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()));
     command.arg(program);
     command
 }
@@ -30,7 +30,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
     let parent = parent.filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let format = args.next().and_then(|format| LogFormat::from_str(format.to_str()?, false).ok());
-    voice::set_format(format.unwrap_or(LogFormat::Plain));
+    output::set_format(format.unwrap_or(LogFormat::Plain));
     let (Some(parent), Some(program)) = (parent, args.next()) else {
         say(
             Level::Error,

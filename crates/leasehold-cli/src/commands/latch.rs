@@ -8,11 +8,16 @@ use serde_json::json;
 use crate::args::{Latch, LatchOf, Output};
 use crate::duration::short;
 use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::output::Logger;
 use crate::progress::{Progress, so_far};
-use crate::voice::Voice;
 use crate::{name, print};
 
-pub(crate) async fn latch(locks: &Locks, asked: &Latch, output: Output, voice: Voice) -> Result<u8, Failure> {
+pub(crate) async fn latch(
+    locks: &Locks,
+    asked: &Latch,
+    output: Output,
+    voice: Logger,
+) -> Result<u8, Failure> {
     match asked {
         Latch::Down { of, id } => {
             let latch = locks.latch(name(&of.name)?, of.count);

@@ -1,11 +1,11 @@
 //! One file per command.
 
-pub(crate) mod detached;
+pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod evict;
 pub(crate) mod exec;
+pub(crate) mod inspect;
 pub(crate) mod latch;
-pub(crate) mod look;
-pub(crate) mod manual;
+pub(crate) mod lock;
 pub(crate) mod rate;
 pub(crate) mod run;

@@ -10,12 +10,12 @@ use super::exec;
 use crate::args::{Algorithm, Output, Rate};
 use crate::duration::short;
 use crate::exit::Failure;
+use crate::output::Logger;
 use crate::progress::{Progress, so_far};
-use crate::voice::Voice;
 use crate::{name, print};
 
 /// Waits until it is let through.
-pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, voice: Voice) -> Result<u8, Failure> {
+pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, voice: Logger) -> Result<u8, Failure> {
     let name = name(&args.name)?;
     if args.command.first().is_some_and(|program| program.is_empty()) {
         return Err(Failure::usage("what is to be run? Write the command after `--`"));
@@ -82,7 +82,7 @@ fn has_command(args: &Rate) -> bool {
     args.string.is_some() || !args.command.is_empty()
 }
 
-fn refused(args: &Rate, taken: &Taken, mut told: Value, output: Output, voice: Voice) -> Failure {
+fn refused(args: &Rate, taken: &Taken, mut told: Value, output: Output, voice: Logger) -> Failure {
     let (name, code) = (args.name.to_string_lossy(), args.conflict_exit_code);
     let message = format!(
         "`{name}` lets through {} in {}, and not now; come back in {}, or wait for it (longer) with --wait",

@@ -16,7 +16,7 @@ use rustix::process::{
 };
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-use super::ears::Caught;
+use super::event_loop::CaughtSignal;
 use super::processes::{Family, Process};
 
 /// How long ended processes are reaped before anything else is looked at: a command may start them faster than they are
@@ -196,20 +196,20 @@ impl Job {
     }
 
     /// What came while it was being started: the terminal may have sent it to all of us before the command was one of us.
-    pub(super) fn forward_early(&mut self, caught: Caught) {
+    pub(super) fn forward_early(&mut self, caught: CaughtSignal) {
         match self.is_hung_up(caught) {
             true => self.forward(caught),
-            false => self.forward(Caught { from_kernel: false, ..caught }),
+            false => self.forward(CaughtSignal { from_kernel: false, ..caught }),
         }
     }
 
     /// A terminal that goes away tells only the one who leads its session; the others hear of it when that one dies.
-    fn is_hung_up(&self, caught: Caught) -> bool {
+    fn is_hung_up(&self, caught: CaughtSignal) -> bool {
         caught.signal == Signal::HUP && caught.from_kernel && getsid(None) == Ok(getpid())
     }
 
     /// What came to us goes on to the command, unless the terminal has sent it to all of us.
-    pub(super) fn forward(&mut self, caught: Caught) {
+    pub(super) fn forward(&mut self, caught: CaughtSignal) {
         match (self.group, caught.signal) {
             // These mean something to the one they are sent to, and the end to others.
             (_, Signal::USR1 | Signal::USR2) | (Some(_), Signal::WINCH) => self.signal(caught.signal),

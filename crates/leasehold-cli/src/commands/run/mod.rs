@@ -5,14 +5,14 @@
 //! group of its own (`job`), and everything that descends from it is found and ended where need be (`processes`). When and
 //! why is decided in `watch`. `elect` is the same again and again (`campaign`).
 
-mod campaign;
-mod ears;
+mod acquire;
+mod elect;
+mod event_loop;
 mod job;
-mod office;
-mod plan;
 mod processes;
-mod waiting;
-mod watch;
+mod runtime_bridge;
+mod spec;
+mod supervise;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::args::{Elect, Global, Run};
 use crate::config;
 use crate::duration::short;
 use crate::exit::{Failure, LOST, NOT_RECORDED, TOO_LONG};
+use crate::output::{LogThread, Logger};
 use crate::progress::Progress;
 use crate::run_record::RunRecord;
-use crate::voice::{Speaker, Voice};
-use ears::Caught;
+use event_loop::CaughtSignal;
 use job::{Ended, Job};
-use office::{Asked, Office};
-use plan::Plan;
-use watch::{Trouble, Verdict, Watch};
+use runtime_bridge::{Outcome, RuntimeBridge};
+use spec::RunSpec;
+use supervise::{Supervisor, Trouble, Verdict};
 
 /// How long a store may take to answer that the lock is given back. Its TTL does it in any case.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
@@ -42,30 +42,37 @@ const FAREWELL_MAX: Duration = Duration::from_secs(1);
 const RUN_TTL: Duration = Duration::from_secs(30);
 const ELECT_TTL: Duration = Duration::from_secs(15);
 
-pub(crate) fn run(global: &Global, args: &Run, voice: Voice) -> Result<u8, Failure> {
+pub(crate) fn run(global: &Global, args: &Run, voice: Logger) -> Result<u8, Failure> {
     let defaults = config::defaults(global.store.as_deref(), voice)?;
-    start(global, Plan::new(args, defaults, RUN_TTL)?.with_output(global.output), voice, hold)
+    start(global, RunSpec::new(args, defaults, RUN_TTL)?.with_output(global.output), voice, hold)
 }
 
-pub(crate) fn elect(global: &Global, args: &Elect, voice: Voice) -> Result<u8, Failure> {
+pub(crate) fn elect(global: &Global, args: &Elect, voice: Logger) -> Result<u8, Failure> {
     let defaults = config::defaults(global.store.as_deref(), voice)?;
-    let plan = Plan::new(&args.term(), defaults, ELECT_TTL)?;
+    let plan = RunSpec::new(&args.term(), defaults, ELECT_TTL)?;
     start(global, plan, voice, |office, locks, plan, trouble, speaker, voice| {
-        campaign::campaign(office, locks, plan, trouble, speaker, voice, args.once)
+        elect::elect(office, locks, plan, trouble, speaker, voice, args.once)
     })
 }
 
 /// Connects, does the work, and lets go of the connection.
 fn start(
     global: &Global,
-    plan: Plan,
-    voice: Voice,
-    work: impl FnOnce(&mut Office, &Locks, &Arc<Plan>, Trouble, &Speaker, Voice) -> Result<Done, Failure>,
+    plan: RunSpec,
+    voice: Logger,
+    work: impl FnOnce(
+        &mut RuntimeBridge,
+        &Locks,
+        &Arc<RunSpec>,
+        Trouble,
+        &LogThread,
+        Logger,
+    ) -> Result<Done, Failure>,
 ) -> Result<u8, Failure> {
     let plan = Arc::new(plan);
     let trouble = Trouble::default();
     let heard = trouble.clone();
-    let speaker = Speaker::new(voice).map_err(Failure::internal)?;
+    let speaker = LogThread::new(voice).map_err(Failure::internal)?;
     let lines = speaker.lines();
     let options = Options::default().on_event(move |event| {
         match &event {
@@ -87,10 +94,10 @@ fn start(
         std::future::ready(())
     });
     let connecting = crate::connect(global, voice, options)?;
-    let mut office = Office::open()?;
+    let mut office = RuntimeBridge::open()?;
     let locks = match office.ask(connecting)? {
-        Asked::Answer(locks) => locks?,
-        Asked::Signal(caught) => return Ok(Done::from(caught).end()),
+        Outcome::Answer(locks) => locks?,
+        Outcome::Signal(caught) => return Ok(Done::from(caught).end()),
     };
     let done = work(&mut office, &locks, &plan, trouble, &speaker, voice);
     let closing = locks.clone();
@@ -135,20 +142,20 @@ impl Done {
     }
 }
 
-impl From<Caught> for Done {
-    fn from(caught: Caught) -> Self {
+impl From<CaughtSignal> for Done {
+    fn from(caught: CaughtSignal) -> Self {
         let code = Ended::Signal(caught.signal.as_raw()).code();
         Done { dies_of: caught.is_pressed().then_some(caught.signal), is_told: true, ..Done::with(code) }
     }
 }
 
 fn hold(
-    office: &mut Office,
+    office: &mut RuntimeBridge,
     locks: &Locks,
-    plan: &Arc<Plan>,
+    plan: &Arc<RunSpec>,
     trouble: Trouble,
-    speaker: &Speaker,
-    voice: Voice,
+    speaker: &LogThread,
+    voice: Logger,
 ) -> Result<Done, Failure> {
     plan.check_store(&locks.capabilities())?;
     if let Some(warning) = plan.waits_for_itself() {
@@ -157,14 +164,14 @@ fn hold(
     let asked = office.now();
     let progress = Progress::new(voice);
     let (its_locks, its_plan, its_clock) = (locks.clone(), plan.clone(), office.clock().clone());
-    let acquiring = async move { waiting::acquire(its_locks, &its_plan, its_clock, progress).await };
+    let acquiring = async move { acquire::acquire(its_locks, &its_plan, its_clock, progress).await };
     let lease = match office.ask(acquiring)? {
-        Asked::Answer(Ok(lease)) => lease,
-        Asked::Answer(Err(error @ Error::Busy { .. })) => {
+        Outcome::Answer(Ok(lease)) => lease,
+        Outcome::Answer(Err(error @ Error::Busy { .. })) => {
             return plan.not_acquired(&error, speaker).map(Done::with);
         }
-        Asked::Answer(Err(error)) => return Err(error.into()),
-        Asked::Signal(caught) => {
+        Outcome::Answer(Err(error)) => return Err(error.into()),
+        Outcome::Signal(caught) => {
             progress.clear();
             return Ok(caught.into());
         }
@@ -188,7 +195,7 @@ fn hold(
             }
         };
         // Not `finish`, which drops the signals that come meanwhile.
-        if let Asked::Signal(caught) = office.ask(saving)? {
+        if let Outcome::Signal(caught) = office.ask(saving)? {
             return Ok(caught.into());
         }
     }
@@ -200,7 +207,7 @@ fn hold(
         proof.lost().await;
         bell.ring();
     });
-    let verdict = Watch::new(office, plan, speaker, job, lease.proof(), trouble).run()?;
+    let verdict = Supervisor::new(office, plan, speaker, job, lease.proof(), trouble).run()?;
     let ran = office.now().since(since);
     let code = conclude(office, plan, speaker, lease, &verdict, since)?;
     if let Some(record) = record {
@@ -217,9 +224,9 @@ fn hold(
 
 /// Gives the lock back, and says what came of it all.
 fn conclude(
-    office: &mut Office,
-    plan: &Plan,
-    speaker: &Speaker,
+    office: &mut RuntimeBridge,
+    plan: &RunSpec,
+    speaker: &LogThread,
     lease: Lease,
     verdict: &Verdict,
     since: leasehold::Deadline,
@@ -269,9 +276,9 @@ fn conclude(
 
 /// Gives the lock back. A release without an answer is only a warning: the command was protected to its end.
 fn release(
-    office: &mut Office,
-    plan: &Plan,
-    speaker: &Speaker,
+    office: &mut RuntimeBridge,
+    plan: &RunSpec,
+    speaker: &LogThread,
     lease: Lease,
     verdict: &Verdict,
     since: leasehold::Deadline,
@@ -292,13 +299,13 @@ fn release(
     Ok(code)
 }
 
-fn lost_at_the_end(plan: &Plan, speaker: &Speaker, verdict: &Verdict, reason: Loss) -> u8 {
+fn lost_at_the_end(plan: &RunSpec, speaker: &LogThread, verdict: &Verdict, reason: Loss) -> u8 {
     speaker.error(format!("the lease on {} was lost: {reason}", plan.names));
     speaker.error(after_a_loss(plan, verdict.ended));
     LOST
 }
 
-fn not_recorded(plan: &Plan, ended: Option<Ended>, why: &str) -> String {
+fn not_recorded(plan: &RunSpec, ended: Option<Ended>, why: &str) -> String {
     let (names, how) = (&plan.names, how_it_ended(plan, ended));
     let (what, option) = match plan.once {
         true => (format!("this run of {names} is recorded"), "--once-per"),
@@ -312,7 +319,7 @@ fn not_recorded(plan: &Plan, ended: Option<Ended>, why: &str) -> String {
 }
 
 /// The command's end, as the start of a sentence.
-fn how_it_ended(plan: &Plan, ended: Option<Ended>) -> String {
+fn how_it_ended(plan: &RunSpec, ended: Option<Ended>) -> String {
     let command = plan.shown();
     match ended {
         Some(Ended::Exit(code)) => format!("`{command}` ended with exit code {code}"),
@@ -325,7 +332,7 @@ fn how_it_ended(plan: &Plan, ended: Option<Ended>) -> String {
     }
 }
 
-fn after_a_loss(plan: &Plan, ended: Option<Ended>) -> String {
+fn after_a_loss(plan: &RunSpec, ended: Option<Ended>) -> String {
     format!(
         "{}, without its lock: see what it left half done, or what others did beside it, before you run it again",
         how_it_ended(plan, ended)

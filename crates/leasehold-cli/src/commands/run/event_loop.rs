@@ -22,13 +22,13 @@ const FORWARDED: [Signal; 7] =
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Caught {
+pub(super) struct CaughtSignal {
     pub(super) signal: Signal,
     /// By the terminal: then it went to the whole foreground group.
     pub(super) from_kernel: bool,
 }
 
-impl Caught {
+impl CaughtSignal {
     pub(super) fn is_forwarded(self) -> bool {
         FORWARDED.contains(&self.signal)
     }
@@ -50,9 +50,9 @@ impl Caught {
 }
 
 #[derive(Debug)]
-pub(super) struct Ears {
+pub(super) struct EventLoop {
     signals: SignalDelivery<UnixStream, WithOrigin>,
-    bell: Bell,
+    bell: Waker,
     alarm: OwnedFd,
     /// Readable once something has happened that is waited for.
     watched: Option<OwnedFd>,
@@ -60,15 +60,15 @@ pub(super) struct Ears {
 
 /// Wakes the main thread.
 #[derive(Debug, Clone)]
-pub(super) struct Bell(Arc<OwnedFd>);
+pub(super) struct Waker(Arc<OwnedFd>);
 
-impl Bell {
+impl Waker {
     pub(super) fn ring(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
 
-impl Ears {
+impl EventLoop {
     pub(super) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
@@ -80,7 +80,7 @@ impl Ears {
         let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let alarm = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        Ok(Ears { signals, bell: Bell(Arc::new(bell)), alarm, watched: None })
+        Ok(EventLoop { signals, bell: Waker(Arc::new(bell)), alarm, watched: None })
     }
 
     /// Wakes up once when this can be read.
@@ -88,12 +88,12 @@ impl Ears {
         self.watched = fd;
     }
 
-    pub(super) fn bell(&self) -> Bell {
+    pub(super) fn bell(&self) -> Waker {
         self.bell.clone()
     }
 
     /// Waits for a signal, the bell, or until this time is over, and says which signals came.
-    pub(super) fn listen(&mut self, at_most: Option<Duration>) -> io::Result<Vec<Caught>> {
+    pub(super) fn listen(&mut self, at_most: Option<Duration>) -> io::Result<Vec<CaughtSignal>> {
         self.set_alarm(at_most)?;
         let wanted = PollFlags::IN;
         let fds = [self.signals.get_read().as_fd(), self.bell.0.as_fd(), self.alarm.as_fd()];
@@ -116,7 +116,7 @@ impl Ears {
                 return None;
             }
             let signal = Signal::from_named_raw(origin.signal)?;
-            Some(Caught { signal, from_kernel: matches!(origin.cause, Cause::Kernel) })
+            Some(CaughtSignal { signal, from_kernel: matches!(origin.cause, Cause::Kernel) })
         });
         Ok(caught.collect())
     }

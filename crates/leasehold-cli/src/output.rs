@@ -19,12 +19,12 @@ static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// How much is said.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Voice {
+pub(crate) struct Logger {
     quiet: bool,
     verbose: u8,
 }
 
-impl Voice {
+impl Logger {
     pub(crate) fn new(quiet: bool, verbose: u8, color: clap::ColorChoice, format: LogFormat) -> Self {
         let choice = match color {
             clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -33,7 +33,7 @@ impl Voice {
         };
         choice.write_global();
         set_format(format);
-        Voice { quiet, verbose }
+        Logger { quiet, verbose }
     }
 
     /// What has to be known, whatever was asked for.
@@ -83,7 +83,7 @@ impl Voice {
     }
 }
 
-/// For a process that has no `Voice`; the first call counts.
+/// For a process that has no `Logger`; the first call counts.
 pub(crate) fn set_format(format: LogFormat) {
     let _ = FORMAT.set(format);
 }
@@ -154,7 +154,7 @@ impl Write for JsonLines {
 /// The same through a thread of its own: whoever has something better to do must not wait for a reader of standard error
 /// who has stopped reading.
 #[derive(Debug)]
-pub(crate) struct Speaker {
+pub(crate) struct LogThread {
     lines: Lines,
     done: mpsc::Receiver<()>,
 }
@@ -164,7 +164,7 @@ pub(crate) struct Speaker {
 pub(crate) struct Lines(mpsc::Sender<Option<Line>>);
 
 /// In which tone, and what.
-type Line = (fn(Voice, String), String);
+type Line = (fn(Logger, String), String);
 
 /// How long a reader has for what was said last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -172,9 +172,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often a terminal is asked whether it may be written to.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-impl Speaker {
+impl LogThread {
     /// The thread is started at once: where a command has taken all there are, it is too late for that.
-    pub(crate) fn new(voice: Voice) -> io::Result<Self> {
+    pub(crate) fn new(voice: Logger) -> io::Result<Self> {
         let (lines, spoken) = mpsc::channel::<Option<Line>>();
         let (ended, done) = mpsc::channel();
         std::thread::Builder::new().name("speaker".to_owned()).spawn(move || {
@@ -187,7 +187,7 @@ impl Speaker {
             }
             let _ = ended.send(());
         })?;
-        Ok(Speaker { lines: Lines(lines), done })
+        Ok(LogThread { lines: Lines(lines), done })
     }
 
     /// For another thread to speak through.
@@ -196,7 +196,7 @@ impl Speaker {
     }
 
     pub(crate) fn error(&self, what: String) {
-        self.lines.say(Voice::error, what);
+        self.lines.say(Logger::error, what);
     }
 
     pub(crate) fn warn(&self, what: String) {
@@ -208,7 +208,7 @@ impl Speaker {
     }
 
     pub(crate) fn detail(&self, what: String) {
-        self.lines.say(Voice::detail, what);
+        self.lines.say(Logger::detail, what);
     }
 
     /// Waits until everything is said.
@@ -220,14 +220,14 @@ impl Speaker {
 
 impl Lines {
     pub(crate) fn warn(&self, what: String) {
-        self.say(Voice::warn, what);
+        self.say(Logger::warn, what);
     }
 
     pub(crate) fn tell(&self, what: String) {
-        self.say(Voice::tell, what);
+        self.say(Logger::tell, what);
     }
 
-    fn say(&self, how: fn(Voice, String), what: String) {
+    fn say(&self, how: fn(Logger, String), what: String) {
         let _ = self.0.send(Some((how, what)));
     }
 }

@@ -2,14 +2,14 @@
 
 use leasehold::{Clock, Lease, Locks};
 
-use super::plan::{Kind, Plan};
+use super::spec::{Kind, RunSpec};
 use crate::progress::{Progress, held_names};
 
 /// # Cancel safety
 /// Dropped anywhere, it leaves nothing behind.
 pub(super) async fn acquire(
     locks: Locks,
-    plan: &Plan,
+    plan: &RunSpec,
     clock: Clock,
     progress: Progress,
 ) -> leasehold::Result<Lease> {
@@ -17,8 +17,8 @@ pub(super) async fn acquire(
     progress.during(&clock, lock(&locks, plan), describe).await
 }
 
-async fn lock(locks: &Locks, plan: &Plan) -> leasehold::Result<Lease> {
-    let Plan { names, owner, ttl, wait, .. } = plan;
+async fn lock(locks: &Locks, plan: &RunSpec) -> leasehold::Result<Lease> {
+    let RunSpec { names, owner, ttl, wait, .. } = plan;
     let owner = owner.as_str();
     let Some(name) = names.only().cloned() else {
         let all = locks.all(names.into_iter().cloned()).ttl(*ttl).owner(owner);

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use leasehold::Locks;
 
-use super::office::{Asked, Office};
-use super::plan::Plan;
-use super::watch::Trouble;
+use super::runtime_bridge::{Outcome, RuntimeBridge};
+use super::spec::RunSpec;
+use super::supervise::Trouble;
 use super::{Done, hold};
 use crate::duration::short;
 use crate::exit::{Failure, LOST, NOT_EXECUTABLE, NOT_FOUND};
-use crate::voice::{Speaker, Voice};
+use crate::output::{LogThread, Logger};
 
 /// The pause before the next campaign; it doubles while commands end soon.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -21,13 +21,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const RAN_WELL: Duration = Duration::from_secs(30);
 
 /// Until somebody says that it is enough; or, `once`, until the command has ended by itself.
-pub(super) fn campaign(
-    office: &mut Office,
+pub(super) fn elect(
+    office: &mut RuntimeBridge,
     locks: &Locks,
-    plan: &Arc<Plan>,
+    plan: &Arc<RunSpec>,
     trouble: Trouble,
-    speaker: &Speaker,
-    voice: Voice,
+    speaker: &LogThread,
+    voice: Logger,
     once: bool,
 ) -> Result<Done, Failure> {
     let mut pause = PAUSE_MIN;
@@ -50,7 +50,7 @@ pub(super) fn campaign(
         speaker.warn(format!("{why}. Campaigning for {} again in {}", plan.names, short(pause)));
         let clock = office.clock().clone();
         let until = clock.now().plus(pause);
-        if let Asked::Signal(caught) = office.ask(async move { clock.sleep_until(until).await })? {
+        if let Outcome::Signal(caught) = office.ask(async move { clock.sleep_until(until).await })? {
             return Ok(caught.into());
         }
         pause = (pause * 2).min(PAUSE_MAX);

@@ -13,9 +13,9 @@ use crate::config::Defaults;
 use crate::duration::short;
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
+use crate::output::Logger;
 use crate::progress::{Progress, held_names};
 use crate::user::label_of_caller;
-use crate::voice::Voice;
 use crate::{name, print};
 
 const TOKEN: &str = "LEASEHOLD_TOKEN";
@@ -25,7 +25,7 @@ pub(crate) async fn lock(
     args: &Lock,
     defaults: Defaults,
     output: Output,
-    voice: Voice,
+    voice: Logger,
 ) -> Result<u8, Failure> {
     if stdout_may_be_closed() {
         return Err(Failure::usage(

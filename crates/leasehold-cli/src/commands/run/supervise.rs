@@ -7,16 +7,16 @@ use std::time::Duration;
 use leasehold::{Deadline, Loss, Proof};
 use rustix::process::Signal;
 
-use super::ears::Caught;
+use super::event_loop::CaughtSignal;
 use super::job::{Ended, Job};
-use super::office::{Office, stop_our_group, stop_ourselves};
-use super::plan::{MARGIN, Plan};
 use super::processes::{self, Process};
+use super::runtime_bridge::{RuntimeBridge, stop_our_group, stop_ourselves};
+use super::spec::{MARGIN, RunSpec};
 use crate::args::OnLost;
 use crate::duration::short;
 use crate::exit::Failure;
+use crate::output::LogThread;
 use crate::signals;
-use crate::voice::Speaker;
 
 /// How often those are looked at who may end without our hearing of it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -44,10 +44,10 @@ const HOOK_MAX: Duration = Duration::from_secs(10);
 /// Why the last renewals failed, as the client tells it.
 pub(super) type Trouble = Arc<Mutex<Option<String>>>;
 
-pub(super) struct Watch<'a> {
-    pub(super) office: &'a mut Office,
-    pub(super) plan: &'a Plan,
-    pub(super) speaker: &'a Speaker,
+pub(super) struct Supervisor<'a> {
+    pub(super) office: &'a mut RuntimeBridge,
+    pub(super) plan: &'a RunSpec,
+    pub(super) speaker: &'a LogThread,
     pub(super) job: Job,
     pub(super) proof: Proof,
     pub(super) trouble: Trouble,
@@ -109,17 +109,17 @@ impl Verdict {
     }
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Supervisor<'a> {
     pub(super) fn new(
-        office: &'a mut Office,
-        plan: &'a Plan,
-        speaker: &'a Speaker,
+        office: &'a mut RuntimeBridge,
+        plan: &'a RunSpec,
+        speaker: &'a LogThread,
         job: Job,
         proof: Proof,
         trouble: Trouble,
     ) -> Self {
         let started = office.now();
-        Watch {
+        Supervisor {
             deadline: started.plus(proof.remaining()),
             office,
             plan,
@@ -363,14 +363,14 @@ impl<'a> Watch<'a> {
     }
 
     /// Records for the verdict that this signal came. Every caught signal is recorded, wherever it is caught.
-    fn note(&mut self, caught: Caught) {
+    fn note(&mut self, caught: CaughtSignal) {
         if caught.is_pressed() {
             self.pressed = Some(caught.signal);
         }
         self.is_told |= caught.means_the_end();
     }
 
-    fn hear(&mut self, caught: Caught) -> Result<(), Failure> {
+    fn hear(&mut self, caught: CaughtSignal) -> Result<(), Failure> {
         self.note(caught);
         match caught.signal {
             Signal::TSTP => self.stop(false),

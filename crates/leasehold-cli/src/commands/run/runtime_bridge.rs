@@ -11,35 +11,35 @@ use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::ears::{Bell, Caught, Ears};
+use super::event_loop::{CaughtSignal, EventLoop, Waker};
 use super::processes::somebody_continues_us;
 use crate::exit::Failure;
 
-pub(super) struct Office {
+pub(super) struct RuntimeBridge {
     runtime: Runtime,
-    pub(super) ears: Ears,
+    pub(super) ears: EventLoop,
     clock: Clock,
 }
 
 /// What came first.
-pub(super) enum Asked<T> {
+pub(super) enum Outcome<T> {
     Answer(T),
-    Signal(Caught),
+    Signal(CaughtSignal),
 }
 
 /// How long what is left on the runtime may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-impl Office {
+impl RuntimeBridge {
     pub(super) fn open() -> Result<Self, Failure> {
-        let ears = Ears::new().map_err(Failure::internal)?;
+        let ears = EventLoop::new().map_err(Failure::internal)?;
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(Failure::internal)?;
         let clock = {
             let _inside = runtime.enter();
             Clock::system()?
         };
-        Ok(Office { runtime, ears, clock })
+        Ok(RuntimeBridge { runtime, ears, clock })
     }
 
     pub(super) fn now(&self) -> Deadline {
@@ -50,7 +50,7 @@ impl Office {
         &self.clock
     }
 
-    pub(super) fn bell(&self) -> Bell {
+    pub(super) fn bell(&self) -> Waker {
         self.ears.bell()
     }
 
@@ -62,18 +62,18 @@ impl Office {
     pub(super) fn ask<T: Send + 'static>(
         &mut self,
         question: impl Future<Output = T> + Send + 'static,
-    ) -> Result<Asked<T>, Failure> {
+    ) -> Result<Outcome<T>, Failure> {
         let (task, answers) = self.put(question);
         loop {
             if let Some(answer) = taken(&answers)? {
-                return Ok(Asked::Answer(answer));
+                return Ok(Outcome::Answer(answer));
             }
             for caught in self.listen(None)? {
                 if caught.signal == Signal::TSTP {
                     stop_ourselves().map_err(Failure::internal)?;
                 } else if caught.ends() {
                     task.abort();
-                    return Ok(Asked::Signal(caught));
+                    return Ok(Outcome::Signal(caught));
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Office {
         self.finish_unless_signalled(question, patience, patience)
     }
 
-    /// [`finish`](Office::finish) where a signal that ends processes shortens the wait to `after_signal` from then.
+    /// [`finish`](RuntimeBridge::finish) where a signal that ends processes shortens the wait to `after_signal` from then.
     pub(super) fn finish_unless_signalled<T: Send + 'static>(
         &mut self,
         question: impl Future<Output = T> + Send + 'static,
@@ -123,7 +123,7 @@ impl Office {
         (task, answers)
     }
 
-    pub(super) fn listen(&mut self, at_most: Option<Duration>) -> Result<Vec<Caught>, Failure> {
+    pub(super) fn listen(&mut self, at_most: Option<Duration>) -> Result<Vec<CaughtSignal>, Failure> {
         self.ears.listen(at_most).map_err(Failure::internal)
     }
 
@@ -143,7 +143,7 @@ fn taken<T>(answers: &Receiver<T>) -> Result<Option<T>, Failure> {
     }
 }
 
-struct RingOnDrop(Bell);
+struct RingOnDrop(Waker);
 
 impl Drop for RingOnDrop {
     fn drop(&mut self) {

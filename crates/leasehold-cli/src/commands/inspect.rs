@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use crate::args::{Global, Inspect, Ls, Output};
 use crate::duration::short;
 use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::output::Logger;
 use crate::run_record::RunRecord;
-use crate::voice::Voice;
 use crate::{existing, name, print, timestamp};
 
 /// How many records of runs are read at the same time.
@@ -40,7 +40,7 @@ pub(crate) async fn ls(
     locks: Option<Locks>,
     args: &Ls,
     global: &Global,
-    voice: Voice,
+    voice: Logger,
 ) -> Result<u8, Failure> {
     match args.watch {
         Some(every) => watch(locks, args, global, voice, every.unwrap_or(WATCH_EVERY)).await,
@@ -63,7 +63,7 @@ async fn watch(
     mut locks: Option<Locks>,
     args: &Ls,
     global: &Global,
-    voice: Voice,
+    voice: Logger,
     every: Duration,
 ) -> Result<u8, Failure> {
     let clock = Clock::system()?;

@@ -17,8 +17,8 @@ use crate::commands::exec;
 use crate::config::Defaults;
 use crate::duration::short;
 use crate::exit::Failure;
+use crate::output::LogThread;
 use crate::user::label_of_run;
-use crate::voice::Speaker;
 use crate::{name, print};
 
 /// Everything is gone so long before the lease ends.
@@ -56,7 +56,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct RunSpec {
     /// What the command is told; one of `names`.
     name: Name,
     pub(super) names: Names,
@@ -84,7 +84,7 @@ pub(super) struct Plan {
     args: Vec<OsString>,
 }
 
-impl Plan {
+impl RunSpec {
     /// `ttl` is what holds where neither the command line nor the configuration says one.
     pub(super) fn new(args: &Run, defaults: Defaults, ttl: Duration) -> Result<Self, Failure> {
         let ttl = args.ttl.or(defaults.ttl).unwrap_or(ttl);
@@ -129,7 +129,7 @@ impl Plan {
         let all: Vec<Name> = all.collect::<Result<_, _>>()?;
         let skip = args.skip || args.once_per.is_some();
         let does_not_wait = args.waiting.nonblock || (skip && args.waiting.wait.is_none());
-        Ok(Plan {
+        Ok(RunSpec {
             name: name(&args.name)?,
             names: Names::new(all)?,
             kind: match args.permits {
@@ -173,7 +173,7 @@ impl Plan {
     }
 
     pub(super) fn with_output(self, output: Output) -> Self {
-        Plan { output, ..self }
+        RunSpec { output, ..self }
     }
 
     /// The command, with what it may know, and without what it may not.
@@ -224,7 +224,7 @@ impl Plan {
     }
 
     /// Not acquired is as good as done where that was asked for.
-    pub(super) fn not_acquired(&self, why: &Error, speaker: &Speaker) -> Result<u8, Failure> {
+    pub(super) fn not_acquired(&self, why: &Error, speaker: &LogThread) -> Result<u8, Failure> {
         match self.skip {
             true => {
                 if self.output == Output::Json {
