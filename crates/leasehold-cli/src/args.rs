@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and how. Its texts are the manual.
+//! The command line. Its texts are the manual.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,6 +8,8 @@ use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
 
 use leasehold::Permits;
 
+use crate::commands::exec;
+use crate::exit::Failure;
 use crate::{duration, signals};
 
 /// Locks held on a lease: for processes on one machine or on many.
@@ -263,12 +265,8 @@ Examples:
 pub(crate) struct Rate {
     /// The name of the limit
     pub(crate) name: OsString,
-    /// The command and its arguments; put `--` before it
-    #[arg(trailing_var_arg = true, conflicts_with = "string")]
-    pub(crate) command: Vec<OsString>,
-    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
-    #[arg(short = 'c', value_name = "STRING")]
-    pub(crate) string: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) program: Program,
     /// The period: from 10ms to 366d. Limits of other periods count apart
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Limit")]
     pub(crate) per: Duration,
@@ -296,6 +294,33 @@ pub(crate) struct Rate {
     pub(crate) conflict_exit_code: u8,
 }
 
+/// The command to run. `run` and `elect` require one.
+#[derive(Debug, Arguments)]
+pub(crate) struct Program {
+    /// The command and its arguments; put `--` before it
+    #[arg(trailing_var_arg = true, conflicts_with = "string")]
+    command: Vec<OsString>,
+    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
+    #[arg(short = 'c', value_name = "STRING")]
+    string: Option<OsString>,
+}
+
+impl Program {
+    /// The program and its arguments; `None` if the command line names none.
+    pub(crate) fn parts(&self) -> Result<Option<(OsString, Vec<OsString>)>, Failure> {
+        match (&self.string, self.command.split_first()) {
+            (Some(string), _) => Ok(Some((exec::shell(), vec!["-c".into(), string.clone()]))),
+            (None, Some((program, _))) if program.is_empty() => Err(Program::missing()),
+            (None, Some((program, rest))) => Ok(Some((program.clone(), rest.to_vec()))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(crate) fn missing() -> Failure {
+        Failure::usage("what is to be run? Write the command after `--`")
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Algorithm {
     Sliding,
@@ -318,8 +343,16 @@ pub(crate) struct Waiting {
     pub(crate) conflict_exit_code: u8,
 }
 
+impl Waiting {
+    /// The longest wait: zero does not wait, and [`Duration::MAX`] has no limit.
+    pub(crate) fn limit(&self) -> Duration {
+        if self.nonblock { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) }
+    }
+}
+
 #[derive(Debug, Arguments)]
 #[command(
+    mut_arg("command", |command| command.required_unless_present("string")),
     override_usage = "leasehold run [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold run [OPTIONS] <NAME> -c <STRING>",
     after_help = "\
 Exit codes: COMMAND's own, or 128 + N if signal N ended it; 64 usage, 69 store unreachable, \
@@ -338,12 +371,8 @@ Examples:
 pub(crate) struct Run {
     /// The name to hold
     pub(crate) name: OsString,
-    /// The command and its arguments; put `--` before it
-    #[arg(trailing_var_arg = true, required_unless_present = "string", conflicts_with = "string")]
-    pub(crate) command: Vec<OsString>,
-    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
-    #[arg(short = 'c', value_name = "STRING")]
-    pub(crate) string: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) program: Program,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     /// If it is held, do nothing and succeed; unless --wait is given, at once
@@ -396,18 +425,8 @@ pub(crate) struct Run {
     /// If the lease is lost, or about to be: end COMMAND and all it started; send it one signal; or let it run on
     #[arg(long, value_name = "HOW", default_value = "kill", help_heading = "Loss and time limits")]
     pub(crate) on_lost: OnLost,
-    /// The signal that asks COMMAND to end
-    #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse, help_heading = "Loss and time limits")]
-    pub(crate) signal: rustix::process::Signal,
-    /// How long after that signal whatever still runs is killed [default: 5s, or a quarter of the TTL if that is less]
-    #[arg(short, long, value_name = "DUR", value_parser = duration::parse, help_heading = "Loss and time limits")]
-    pub(crate) kill_after: Option<Duration>,
-    /// Start this program if the lease is lost; LEASEHOLD_LOSS tells it why
-    ///
-    /// It must be there and executable when leasehold starts. It is started without arguments and without a shell, and also finds LEASEHOLD_NAME, LEASEHOLD_FENCE and
-    /// LEASEHOLD_OWNER in its environment.
-    #[arg(long, value_name = "CMD", help_heading = "Loss and time limits")]
-    pub(crate) on_lost_exec: Option<OsString>,
+    #[command(flatten, next_help_heading = "Loss and time limits")]
+    pub(crate) ending: Ending,
     /// Who holds it, for people [default: `owner` of the configuration, or host:pid (user: command)]
     #[arg(long, value_name = "LABEL", help_heading = "Holding")]
     pub(crate) owner: Option<String>,
@@ -420,6 +439,8 @@ pub(crate) struct Run {
 
 #[derive(Debug, Arguments)]
 #[command(
+    mut_arg("command", |command| command.required_unless_present("string")),
+    mut_arg("on_lost_exec", |hook| hook.long_help(None)),
     override_usage = "leasehold elect [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold elect [OPTIONS] <NAME> -c <STRING>",
     after_help = "\
 Exit codes: where a signal or --once ends it, COMMAND's own, or 128 + N if signal N ended that; 64 usage, \
@@ -433,12 +454,8 @@ Examples:
 pub(crate) struct Elect {
     /// The name to lead
     pub(crate) name: OsString,
-    /// The command and its arguments; put `--` before it
-    #[arg(trailing_var_arg = true, required_unless_present = "string", conflicts_with = "string")]
-    pub(crate) command: Vec<OsString>,
-    /// Run this through `$SHELL -c` (or `/bin/sh -c`)
-    #[arg(short = 'c', value_name = "STRING")]
-    pub(crate) string: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) program: Program,
     /// When COMMAND ends by itself, end with its exit code; do not campaign again
     #[arg(long)]
     pub(crate) once: bool,
@@ -449,6 +466,13 @@ pub(crate) struct Elect {
     /// Who campaigns and leads, for people [default: `owner` of the configuration, or host:pid (user: command)]
     #[arg(long, value_name = "LABEL")]
     pub(crate) owner: Option<String>,
+    #[command(flatten)]
+    pub(crate) ending: Ending,
+}
+
+/// How `run` and `elect` end the command, and what they do if the lease is lost.
+#[derive(Debug, Arguments)]
+pub(crate) struct Ending {
     /// The signal that asks COMMAND to end
     #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
     pub(crate) signal: rustix::process::Signal,
@@ -456,36 +480,11 @@ pub(crate) struct Elect {
     #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) kill_after: Option<Duration>,
     /// Start this program if the lease is lost; LEASEHOLD_LOSS tells it why
+    ///
+    /// It must be there and executable when leasehold starts. It is started without arguments and without a shell, and also finds LEASEHOLD_NAME, LEASEHOLD_FENCE and
+    /// LEASEHOLD_OWNER in its environment.
     #[arg(long, value_name = "CMD")]
     pub(crate) on_lost_exec: Option<OsString>,
-}
-
-impl Elect {
-    /// One term of office is a run.
-    pub(crate) fn term(&self) -> Run {
-        Run {
-            name: self.name.clone(),
-            command: self.command.clone(),
-            string: self.string.clone(),
-            waiting: Waiting { nonblock: false, wait: None, conflict_exit_code: crate::exit::NOT_ACQUIRED },
-            skip: false,
-            shared: false,
-            exclusive: true,
-            permits: None,
-            also: Vec::new(),
-            ttl: self.ttl,
-            at_least: None,
-            once_per: None,
-            count_interrupted: false,
-            max_runtime: None,
-            on_lost: OnLost::Kill,
-            signal: self.signal,
-            kill_after: self.kill_after,
-            on_lost_exec: self.on_lost_exec.clone(),
-            owner: self.owner.clone(),
-            close: false,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -68,7 +68,12 @@ fn split_at_first(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(ends).unwrap_or(text.len()))
 }
 
-/// The same for people to read: `12 s`, `3 min`. As the library's errors show it.
+/// The duration in whole milliseconds.
+pub(crate) fn as_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The duration for people to read, as in the errors of the library: `12 s`, `3 min`.
 pub(crate) fn short(duration: Duration) -> String {
     leasehold::Short(duration).to_string()
 }

@@ -1,16 +1,17 @@
-//! How the command ends: one exit code and one message for each kind of failure.
+//! Exit codes, and the failures that end a command with one.
 
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
 use leasehold::Error;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::args::Output;
-use crate::output::Logger;
+use crate::output::{Log, Logger};
 
-/// Of sysexits.h where it has one, and of `timeout` and shells where those do.
+// The codes of sysexits.h, of `timeout` and of shells where those have one.
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// The command ran, and the store did not confirm that it keeps the lock for `--once-per` or `--at-least`.
@@ -23,44 +24,82 @@ pub(crate) const INTERNAL: u8 = 125;
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// Why it did not do what was asked.
+/// The reason of a failure, which `--output json` shows in snake case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Usage,
+    Configuration,
+    Internal,
+    /// Another holds the lock.
+    Busy,
+    /// A latch is closed.
+    Closed,
+    /// A rate limit is used up.
+    Limited,
+    /// The lease was lost.
+    Lost,
+    /// The holder to evict does not hold the lock.
+    NotHeld,
+    Unsupported,
+    /// The store cannot be used now; it may be usable later.
+    Unavailable,
+}
+
+impl Kind {
+    fn code(self) -> u8 {
+        match self {
+            Kind::Usage => USAGE,
+            Kind::Configuration => CONFIGURATION,
+            Kind::Internal => INTERNAL,
+            Kind::Busy | Kind::Closed | Kind::Limited => NOT_ACQUIRED,
+            Kind::Lost | Kind::NotHeld => LOST,
+            Kind::Unsupported | Kind::Unavailable => UNAVAILABLE,
+        }
+    }
+}
+
+/// Why a command did not do its work.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// A word for machines.
-    pub(crate) kind: &'static str,
+    pub(crate) kind: Kind,
     pub(crate) code: u8,
-    /// For people; where it is empty there is nobody to read it.
+    /// Printed on standard error, unless it is empty.
     pub(crate) message: String,
 }
 
 impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Failure { kind, code: kind.code(), message: message.into() }
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Failure { kind: "usage", code: USAGE, message: message.into() }
+        Failure::new(Kind::Usage, message)
     }
 
     pub(crate) fn configuration(message: impl Into<String>) -> Self {
-        Failure { kind: "configuration", code: CONFIGURATION, message: message.into() }
+        Failure::new(Kind::Configuration, message)
     }
 
     pub(crate) fn internal(message: impl fmt::Display) -> Self {
-        Failure { kind: "internal", code: INTERNAL, message: message.to_string() }
+        Failure::new(Kind::Internal, message.to_string())
     }
 
-    /// Somebody else has it, and whoever asked has not said to wait any longer.
+    /// The lock is held, and the time to wait for it is over.
     pub(crate) fn busy(code: u8, error: &Error) -> Self {
         let message = format!("{error}; come back later, or wait for it (longer) with --wait");
-        Failure { kind: "busy", code, message }
+        Failure { code, ..Failure::new(Kind::Busy, message) }
     }
 
-    /// The same with more behind its message.
+    /// Appends to the message.
     pub(crate) fn and(mut self, more: &str) -> Self {
         self.message += more;
         self
     }
 
-    pub(crate) fn report(&self, voice: Logger, output: Output) -> ExitCode {
+    pub(crate) fn report(&self, logger: Logger, output: Output) -> ExitCode {
         if !self.message.is_empty() {
-            voice.error(&self.message);
+            logger.error(&self.message);
             if output == Output::Json {
                 self.print_json();
             }
@@ -68,30 +107,32 @@ impl Failure {
         ExitCode::from(self.code)
     }
 
-    /// The error as an object on standard output.
+    /// Prints the failure as an object on standard output.
     pub(crate) fn print_json(&self) {
-        let Failure { kind, code, message } = self;
-        let told = json!({ "error": { "kind": kind, "code": code, "message": message } });
-        let _ = writeln!(std::io::stdout(), "{told}");
+        let _ = writeln!(std::io::stdout(), "{}", json!({ "error": self.as_json() }));
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        json!({ "kind": self.kind, "code": self.code, "message": self.message })
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (kind, code) = match &error {
-            Error::Busy { .. } => ("busy", NOT_ACQUIRED),
-            Error::Lost { .. } => ("lost", LOST),
-            Error::Invalid { .. } => ("usage", USAGE),
-            Error::Unsupported { .. } => ("unsupported", UNAVAILABLE),
+        let kind = match &error {
+            Error::Busy { .. } => Kind::Busy,
+            Error::Lost { .. } => Kind::Lost,
+            Error::Invalid { .. } => Kind::Usage,
+            Error::Unsupported { .. } => Kind::Unsupported,
             Error::Unreachable { .. }
             | Error::Quorum { .. }
             | Error::Unknown { .. }
             | Error::Late { .. }
             | Error::Refused { .. }
             | Error::Untrusted { .. }
-            | Error::System { .. } => ("unavailable", UNAVAILABLE),
-            _ => ("internal", INTERNAL),
+            | Error::System { .. } => Kind::Unavailable,
+            _ => Kind::Internal,
         };
-        Failure { kind, code, message: error.to_string() }
+        Failure::new(kind, error.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! The `leasehold` command: arguments → settings → command, and one way out.
+//! The `leasehold` command: parses arguments, opens the store, runs one command, exits with its code.
 
 mod ancestors;
 mod args;
@@ -17,6 +17,7 @@ mod timestamp;
 mod user;
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::AssertUnwindSafe;
@@ -24,17 +25,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
-use leasehold::doctor::Report;
 use leasehold::{Error, Locks, Name, Options};
+use serde_json::Value;
 
-use args::{Args, Command, Global};
+use args::{Args, Command, Global, Output};
 use commands::{completions, doctor, evict, exec, inspect, latch, lock, rate};
 use config::{Chosen, Defaults};
 use exit::Failure;
-use output::Logger;
+use output::{Log, Logger};
 
-/// How long a command that has done its work waits for the store to have everything back.
+/// How long a command that has done its work waits for the client to release what it holds.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long the runtime waits for its threads. One that resolves a host name may be stuck.
+const SHUTDOWN_MAX: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
@@ -46,30 +50,28 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             let _ = error.print();
-            // Help and version are answers; everything else is a command line that makes no sense.
+            // Help and version are answers; everything else is a usage error.
             if !error.use_stderr() {
                 return ExitCode::SUCCESS;
             }
             if option("--output").is_some_and(|format| format == "json") {
-                let said = error.to_string();
-                let said = said.split("\n\nFor more information").next().unwrap_or_default();
-                Failure::usage(said.trim().trim_start_matches("error: ")).print_json();
+                let text = error.to_string();
+                let text = text.split("\n\nFor more information").next().unwrap_or_default();
+                Failure::usage(text.trim().trim_start_matches("error: ")).print_json();
             }
             return ExitCode::from(exit::USAGE);
         }
     };
-    let Global { quiet, verbose, color, log_format, .. } = args.global;
-    let voice = Logger::new(quiet, verbose, color, log_format);
-    voice.open_log();
-    // Whatever panicked has said so.
-    let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args, voice)));
-    match done.unwrap_or(Ok(exit::INTERNAL)) {
+    let logger = Logger::init(&args.global);
+    // The panic hook has printed the message of a panic.
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args, logger)));
+    match result.unwrap_or(Ok(exit::INTERNAL)) {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.report(voice, args.global.output),
+        Err(failure) => failure.report(logger, args.global.output),
     }
 }
 
-/// What `--color` says, for what is said before the arguments are understood.
+/// The value of `--color`, for messages of the parser.
 fn color() -> ColorChoice {
     match option("--color").as_deref() {
         Some("always") => ColorChoice::Always,
@@ -78,7 +80,7 @@ fn color() -> ColorChoice {
     }
 }
 
-/// The value of an option on a command line that is not understood yet, or cannot be.
+/// The value of an option on a command line that is not parsed yet, or cannot be.
 fn option(name: &str) -> Option<String> {
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
     let after = words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
@@ -86,10 +88,11 @@ fn option(name: &str) -> Option<String> {
     joined.or_else(|| after?.to_str()).map(str::to_owned)
 }
 
-fn run(args: &Args, voice: Logger) -> Result<u8, Failure> {
-    match &args.command {
-        Command::Run(asked) => return commands::run::run(&args.global, asked, voice),
-        Command::Elect(asked) => return commands::run::elect(&args.global, asked, voice),
+fn run(args: &Args, logger: Logger) -> Result<u8, Failure> {
+    let Args { global, command } = args;
+    match command {
+        Command::Run(args) => return commands::run::run(global, args, logger),
+        Command::Elect(args) => return commands::run::elect(global, args, logger),
         Command::Completions(args) => return completions::completions(args),
         Command::Man(args) => return completions::man(args),
         Command::Ls(args) => inspect::check(args)?,
@@ -97,92 +100,91 @@ fn run(args: &Args, voice: Logger) -> Result<u8, Failure> {
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
-    let done = runtime.block_on(async {
-        if let Command::Doctor = args.command {
-            let report = examine(&args.global, voice)?.await?;
-            return doctor::doctor(&report, args.global.output);
-        }
-        let defaults = match &args.command {
-            Command::Lock(_) => config::defaults(args.global.store.as_deref(), voice)?,
-            _ => Defaults::default(),
-        };
-        // A command that only looks does not make a store.
-        let locks = match &args.command {
-            Command::Ls(_) | Command::Inspect(_) => existing(&args.global, voice).await?,
-            _ => Some(connect(&args.global, voice, Options::default())?.await?),
-        };
-        let (global, output) = (&args.global, args.global.output);
-        let done = match (&args.command, &locks) {
-            (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global, voice).await,
-            (Command::Inspect(args), locks) => inspect::inspect(locks.as_ref(), args, output).await,
-            (Command::Evict(args), Some(locks)) => evict::evict(locks, args, output).await,
-            (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args, output).await,
-            (Command::Lock(args), Some(locks)) => lock::lock(locks, args, defaults, output, voice).await,
-            (Command::Latch(asked), Some(locks)) => latch::latch(locks, asked, output, voice).await,
-            (Command::Rate(asked), Some(locks)) => rate::rate(locks, asked, output, voice).await,
-            (Command::Extend(args), Some(locks)) => lock::extend(locks, args, output).await,
-            (Command::Unlock(args), Some(locks)) => lock::unlock(locks, args, output).await,
-            _ => Ok(0),
-        };
-        if let Some(locks) = locks {
-            // A store that does not answer delays no command: what is left ends with its TTL.
-            locks.close_within(CLOSE_MAX).await;
-        }
-        done
-    });
-    // A thread that resolves the host name of a node may be stuck: the command does not wait for it.
-    runtime.shutdown_timeout(std::time::Duration::from_millis(100));
-    match &args.command {
-        Command::Rate(asked) => done.map(|_| rate::follow(asked)),
-        _ => done,
+    let result = runtime.block_on(run_async(global, command, logger));
+    runtime.shutdown_timeout(SHUTDOWN_MAX);
+    match command {
+        Command::Rate(args) => result.and_then(|_| rate::follow(args)),
+        _ => result,
     }
 }
 
-/// Finds out which store, at once, and then connects to it.
+async fn run_async(global: &Global, command: &Command, logger: Logger) -> Result<u8, Failure> {
+    let output = global.output;
+    if let Command::Doctor = command {
+        let open = |options: Options, url: String| async move { options.examine(&url).await };
+        let report = open_store(global, logger, Options::default(), open)?.await?;
+        return doctor::doctor(&report, output);
+    }
+    let defaults = match command {
+        Command::Lock(_) => config::defaults(global.store.as_deref(), logger)?,
+        _ => Defaults::default(),
+    };
+    // A command that only reads does not create a store.
+    let locks = match command {
+        Command::Ls(_) | Command::Inspect(_) => connect_existing(global, logger)?.await?,
+        _ => Some(connect(global, logger, Options::default())?.await?),
+    };
+    let result = match (command, &locks) {
+        (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global, logger).await,
+        (Command::Inspect(args), locks) => inspect::inspect(locks.as_ref(), args, output).await,
+        (Command::Evict(args), Some(locks)) => evict::evict(locks, args, output).await,
+        (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args, output).await,
+        (Command::Lock(args), Some(locks)) => lock::lock(locks, args, defaults, output, logger).await,
+        (Command::Latch(args), Some(locks)) => latch::latch(locks, args, output, logger).await,
+        (Command::Rate(args), Some(locks)) => rate::rate(locks, args, output, logger).await,
+        (Command::Extend(args), Some(locks)) => lock::extend(locks, args, output).await,
+        (Command::Unlock(args), Some(locks)) => lock::unlock(locks, args, output).await,
+        _ => Ok(0),
+    };
+    if let Some(locks) = locks {
+        // A store that does not answer delays no command: a lock that is left ends with its TTL.
+        locks.close_within(CLOSE_MAX).await;
+    }
+    result
+}
+
+/// Chooses the store at once; the future connects to it.
 fn connect(
     global: &Global,
-    voice: Logger,
+    logger: Logger,
     options: Options,
 ) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
-    let (chosen, options) = chosen(global, voice, options)?;
-    let wait = global.store_wait;
-    Ok(async move {
-        let open = || options.clone().connect(&chosen.url);
-        store_wait::opened(wait, voice, open)
-            .await
-            .map_err(|(error, more)| failure(error, &chosen).and(&more))
-    })
+    open_store(global, logger, options, |options, url| async move { options.connect(&url).await })
 }
 
-/// Connects to the store if it exists. `None` for a store that nobody has used yet.
-async fn existing(global: &Global, voice: Logger) -> Result<Option<Locks>, Failure> {
-    let (chosen, options) = chosen(global, voice, Options::default())?;
-    let open = || options.clone().connect_existing(&chosen.url);
-    store_wait::opened(global.store_wait, voice, open)
-        .await
-        .map_err(|(error, more)| failure(error, &chosen).and(&more))
-}
-
-/// The same for looking at it.
-fn examine(
+/// Connects to the store if it exists. `None` for a store that does not exist yet.
+fn connect_existing(
     global: &Global,
-    voice: Logger,
-) -> Result<impl Future<Output = Result<Report, Failure>> + Send + 'static, Failure> {
-    let (chosen, options) = chosen(global, voice, Options::default())?;
+    logger: Logger,
+) -> Result<impl Future<Output = Result<Option<Locks>, Failure>> + Send + 'static, Failure> {
+    let open = |options: Options, url: String| async move { options.connect_existing(&url).await };
+    open_store(global, logger, Options::default(), open)
+}
+
+/// Chooses the store at once; the future calls `open` with its URL, and repeats that for `--store-wait`.
+fn open_store<T: 'static, F: Future<Output = leasehold::Result<T>> + Send + 'static>(
+    global: &Global,
+    logger: Logger,
+    options: Options,
+    open: impl Fn(Options, String) -> F + Send + Sync + 'static,
+) -> Result<impl Future<Output = Result<T, Failure>> + Send + 'static, Failure>
+where
+    T: Send,
+{
+    let (chosen, options) = chosen(global, logger, options)?;
     let wait = global.store_wait;
     Ok(async move {
-        let open = || options.clone().examine(&chosen.url);
-        store_wait::opened(wait, voice, open)
-            .await
-            .map_err(|(error, more)| failure(error, &chosen).and(&more))
+        let open = || open(options.clone(), chosen.url.clone());
+        let opened = store_wait::opened(wait, logger, open).await;
+        opened.map_err(|(error, more)| failure(error, &chosen).and(&more))
     })
 }
 
-/// Which store, and the password for it.
-fn chosen(global: &Global, voice: Logger, mut options: Options) -> Result<(Chosen, Options), Failure> {
+/// Chooses the store, and reads its password.
+fn chosen(global: &Global, logger: Logger, mut options: Options) -> Result<(Chosen, Options), Failure> {
     let chosen = config::store(global.store.as_deref())?;
     let scheme = chosen.url.split(':').next().unwrap_or("");
-    voice.detail(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
+    logger.debug(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
     if scheme.eq_ignore_ascii_case("memory") {
         let why =
             "a `memory:` store is this process's own, so that nobody else would meet its locks; use `file:`";
@@ -192,30 +194,31 @@ fn chosen(global: &Global, voice: Logger, mut options: Options) -> Result<(Chose
         });
     }
     if scheme.eq_ignore_ascii_case("file") {
-        // What is set for other stores does no harm here; what was typed was meant.
+        // A password that the environment sets for other stores is ignored.
         if let Some(path) = &global.password_file {
             return Err(Failure::usage(format!(
                 "--password-file {}: a store of this kind (`{scheme}:`) has no password",
                 path.display()
             )));
         }
-        // What was typed is meant for this directory. A setting is for many commands, each with its own working directory.
+        // A relative path on the command line is meant for this directory. A setting applies to many
+        // commands, each with its own working directory.
         match options.warning(&chosen.url) {
-            Some(warning) if chosen.by == "--store" => voice.warn(warning),
+            Some(warning) if chosen.by == "--store" => logger.warn(warning),
             Some(warning) => return Err(Failure::configuration(format!("{}: {warning}", chosen.by))),
             None => {}
         }
         return Ok((chosen, options));
     }
     if chosen.by == "--store" && password::is_in(&chosen.url) {
-        voice.warn(format_args!(
+        logger.warn(format_args!(
             "every user of this machine can read the password in --store; use --password-file, or {}",
             password::PASSWORD
         ));
     }
-    let asked = password::password(global.password_file.as_deref(), voice)?;
+    let asked = password::password(global.password_file.as_deref(), logger)?;
     let password = match &chosen.password_file {
-        Some(path) if asked.is_none() => password::password(Some(path), voice)
+        Some(path) if asked.is_none() => password::password(Some(path), logger)
             .map_err(|failure| Failure::configuration(format!("{}: {}", chosen.by, failure.message)))?,
         _ => asked,
     };
@@ -223,36 +226,35 @@ fn chosen(global: &Global, voice: Logger, mut options: Options) -> Result<(Chose
         options = options.password(password);
     }
     if let Some(warning) = options.warning(&chosen.url) {
-        voice.warn(warning);
+        logger.warn(warning);
     }
     Ok((chosen, options))
 }
 
-/// Why a store cannot be used, by who named it.
+/// The failure for a store that cannot be opened. Its kind depends on where the URL comes from.
 fn failure(error: Error, chosen: &Chosen) -> Failure {
     match error {
-        // It was not typed here, but stands in a file or in the environment.
+        // The URL comes from a file or from the environment.
         Error::Invalid { .. } if chosen.by != "--store" => {
             Failure::configuration(format!("{}: {error}", chosen.by))
         }
-        // Nothing was asked for, and nothing says where that is.
+        // The default store has no place without a home directory.
         Error::Refused { .. } if chosen.by == "default" && !config::has_home() => {
             Failure::configuration(error.to_string())
         }
         error if password_was_removed(&error) => {
-            let mut failure = Failure::from(error);
-            failure.message += &format!(
+            Failure::from(error).and(&format!(
                 "; a command that `leasehold` runs does not inherit passwords: give this one the password with --password-file, \
                  or name the file in {} for both",
                 password::PASSWORD_FILE
-            );
-            failure
+            ))
         }
         error => error.into(),
     }
 }
 
-/// Whether the store asks for a password inside a command that another `leasehold` runs.
+/// Whether the store asks for a password, and this process runs inside a command of another `leasehold`,
+/// which removed the password.
 fn password_was_removed(error: &Error) -> bool {
     std::env::var_os("LEASEHOLD_NAME").is_some() && error.to_string().contains("it wants a password")
 }
@@ -266,7 +268,19 @@ fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
-/// The same with colours, where they can be seen.
+fn print_json(object: &Value) -> Result<(), Failure> {
+    print(&format!("{object}\n"))
+}
+
+/// Prints the answer of a command in the format of `--output`.
+fn print_answer(output: Output, object: &Value, text: impl fmt::Display) -> Result<(), Failure> {
+    match output {
+        Output::Json => print_json(object),
+        Output::Text => print(&format!("{text}\n")),
+    }
+}
+
+/// Prints text with colours, which are removed where they cannot be shown.
 fn print_styled(text: &str) -> Result<(), Failure> {
     let mut stdout = anstream::stdout();
     written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
@@ -276,7 +290,7 @@ fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     written(io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
-/// A reader that has gone (`leasehold ls | head -1`) is no failure of ours to explain.
+/// A closed pipe (`leasehold ls | head -1`) is a failure without a message.
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::internal(""),

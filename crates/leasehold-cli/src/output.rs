@@ -1,4 +1,4 @@
-//! What is said to people, on standard error: how much of it, and in which colour. Every line says who speaks.
+//! Messages on standard error: level, format and colour.
 
 use std::io::Write;
 use std::sync::{OnceLock, mpsc};
@@ -11,92 +11,19 @@ use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
 use serde_json::json;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::LogFormat;
+use crate::args::{Global, LogFormat};
 use crate::timestamp;
 
-/// How lines are written: one setting for the whole process, like the colours.
+/// The format of messages: one setting for the whole process, like the colours.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// How much is said.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Logger {
-    quiet: bool,
-    verbose: u8,
-}
-
-impl Logger {
-    pub(crate) fn new(quiet: bool, verbose: u8, color: clap::ColorChoice, format: LogFormat) -> Self {
-        let choice = match color {
-            clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
-            clap::ColorChoice::Always => anstream::ColorChoice::Always,
-            clap::ColorChoice::Never => anstream::ColorChoice::Never,
-        };
-        choice.write_global();
-        set_format(format);
-        Logger { quiet, verbose }
-    }
-
-    /// What has to be known, whatever was asked for.
-    pub(crate) fn error(self, what: impl fmt::Display) {
-        say(Level::Error, what);
-    }
-
-    /// What somebody may have to do something about.
-    pub(crate) fn warn(self, what: impl fmt::Display) {
-        if !self.quiet {
-            say(Level::Warn, what);
-        }
-    }
-
-    /// What is good to know.
-    pub(crate) fn tell(self, what: impl fmt::Display) {
-        if !self.quiet {
-            say(Level::Info, what);
-        }
-    }
-
-    /// What only those want to know who asked for more.
-    pub(crate) fn detail(self, what: impl fmt::Display) {
-        if self.verbose > 0 {
-            say(Level::Debug, what);
-        }
-    }
-
-    pub(crate) fn is_quiet(self) -> bool {
-        self.quiet
-    }
-
-    pub(crate) fn is_plain(self) -> bool {
-        format() == LogFormat::Plain
-    }
-
-    /// Asked for twice: also what the library has to say.
-    pub(crate) fn open_log(self) {
-        if self.verbose > 1 {
-            let level = if self.verbose > 2 { LevelFilter::TRACE } else { LevelFilter::DEBUG };
-            let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
-            match format() {
-                LogFormat::Json => log.without_time().with_writer(|| JsonLines).init(),
-                LogFormat::Plain | LogFormat::Timestamps => log.with_writer(io::stderr).init(),
-            }
-        }
-    }
-}
-
-/// For a process that has no `Logger`; the first call counts.
-pub(crate) fn set_format(format: LogFormat) {
-    let _ = FORMAT.set(format);
-}
-
-pub(crate) fn format() -> LogFormat {
-    *FORMAT.get().unwrap_or(&LogFormat::Plain)
-}
-
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
+    /// Shown even with `--quiet`.
     Error,
     Warn,
     Info,
+    /// Shown with `--verbose`.
     Debug,
 }
 
@@ -110,7 +37,7 @@ impl Level {
         }
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Level::Error => "error",
             Level::Warn => "warn",
@@ -120,13 +47,91 @@ impl Level {
     }
 }
 
-/// A reader that has gone must not end a command that still runs.
-pub(crate) fn say(level: Level, what: impl fmt::Display) {
+/// A receiver of messages.
+pub(crate) trait Log {
+    fn log(&self, level: Level, message: impl fmt::Display);
+
+    fn error(&self, message: impl fmt::Display) {
+        self.log(Level::Error, message);
+    }
+
+    fn warn(&self, message: impl fmt::Display) {
+        self.log(Level::Warn, message);
+    }
+
+    fn info(&self, message: impl fmt::Display) {
+        self.log(Level::Info, message);
+    }
+
+    fn debug(&self, message: impl fmt::Display) {
+        self.log(Level::Debug, message);
+    }
+}
+
+/// Writes messages at once, as far as `--quiet` and `--verbose` allow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Logger {
+    quiet: bool,
+    verbose: u8,
+}
+
+impl Log for Logger {
+    fn log(&self, level: Level, message: impl fmt::Display) {
+        let is_shown = match level {
+            Level::Error => true,
+            Level::Warn | Level::Info => !self.quiet,
+            Level::Debug => self.verbose > 0,
+        };
+        if is_shown {
+            write_message(level, message);
+        }
+    }
+}
+
+impl Logger {
+    /// Sets the colours and the format of the process. `-vv` also opens the log of the library.
+    pub(crate) fn init(global: &Global) -> Self {
+        let Global { quiet, verbose, color, log_format, .. } = *global;
+        let choice = match color {
+            clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
+            clap::ColorChoice::Always => anstream::ColorChoice::Always,
+            clap::ColorChoice::Never => anstream::ColorChoice::Never,
+        };
+        choice.write_global();
+        set_format(log_format);
+        if verbose > 1 {
+            let level = if verbose > 2 { LevelFilter::TRACE } else { LevelFilter::DEBUG };
+            let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
+            match log_format {
+                LogFormat::Json => log.without_time().with_writer(|| JsonLines).init(),
+                LogFormat::Plain | LogFormat::Timestamps => log.with_writer(io::stderr).init(),
+            }
+        }
+        Logger { quiet, verbose }
+    }
+
+    pub(crate) fn is_quiet(self) -> bool {
+        self.quiet
+    }
+}
+
+/// Sets the format of the process; the first call counts.
+pub(crate) fn set_format(format: LogFormat) {
+    let _ = FORMAT.set(format);
+}
+
+pub(crate) fn format() -> LogFormat {
+    *FORMAT.get().unwrap_or(&LogFormat::Plain)
+}
+
+/// Writes one message. A write error is ignored: a closed standard error must not end a command that
+/// still runs.
+pub(crate) fn write_message(level: Level, message: impl fmt::Display) {
     let style = level.style();
     let line = match format() {
-        LogFormat::Plain => format!("{style}leasehold:{style:#} {what}\n"),
-        LogFormat::Timestamps => format!("{} {style}leasehold:{style:#} {what}\n", timestamp::now()),
-        LogFormat::Json => json_line(level.word(), &what.to_string()),
+        LogFormat::Plain => format!("{style}leasehold:{style:#} {message}\n"),
+        LogFormat::Timestamps => format!("{} {style}leasehold:{style:#} {message}\n", timestamp::now()),
+        LogFormat::Json => json_line(level.as_str(), &message.to_string()),
     };
     let _ = anstream::stderr().write_all(line.as_bytes());
 }
@@ -135,7 +140,7 @@ fn json_line(level: &str, message: &str) -> String {
     format!("{}\n", json!({ "time": timestamp::now(), "level": level, "message": message }))
 }
 
-/// Makes an object of each line of the library's log: `LEVEL target: message`.
+/// Converts each line of the library's log, `LEVEL target: message`, to a JSON object.
 struct JsonLines;
 
 impl Write for JsonLines {
@@ -151,89 +156,61 @@ impl Write for JsonLines {
     }
 }
 
-/// The same through a thread of its own: whoever has something better to do must not wait for a reader of standard error
-/// who has stopped reading.
+/// Writes messages on a thread of its own, so that a reader of standard error that stops reading
+/// does not block the caller.
+#[derive(Debug, Clone)]
+pub(crate) struct LogThread(mpsc::Sender<Entry>);
+
 #[derive(Debug)]
-pub(crate) struct LogThread {
-    lines: Lines,
-    done: mpsc::Receiver<()>,
+enum Entry {
+    Message(Level, String),
+    /// Answered once every message before it is written.
+    Flush(mpsc::Sender<()>),
 }
 
-/// The way to the speaker's thread.
-#[derive(Debug, Clone)]
-pub(crate) struct Lines(mpsc::Sender<Option<Line>>);
+/// How long `flush` waits.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// In which tone, and what.
-type Line = (fn(Logger, String), String);
-
-/// How long a reader has for what was said last.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// How often a terminal is asked whether it may be written to.
-const ASK_EVERY: Duration = Duration::from_millis(100);
+/// How often the thread checks whether the terminal accepts writes again.
+const TERMINAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl LogThread {
-    /// The thread is started at once: where a command has taken all there are, it is too late for that.
-    pub(crate) fn new(voice: Logger) -> io::Result<Self> {
-        let (lines, spoken) = mpsc::channel::<Option<Line>>();
-        let (ended, done) = mpsc::channel();
-        std::thread::Builder::new().name("speaker".to_owned()).spawn(move || {
-            // `None` is the last.
-            for (say, line) in spoken.into_iter().map_while(|line| line) {
-                while would_stop_us() {
-                    std::thread::sleep(ASK_EVERY);
+    /// Starts the thread at once: later, the command may have used up all the threads of the user.
+    pub(crate) fn start(logger: Logger) -> io::Result<Self> {
+        let (sender, entries) = mpsc::channel();
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || {
+            for entry in entries {
+                match entry {
+                    Entry::Message(level, message) => {
+                        while write_would_stop_process() {
+                            std::thread::sleep(TERMINAL_CHECK_INTERVAL);
+                        }
+                        logger.log(level, message);
+                    }
+                    Entry::Flush(done) => drop(done.send(())),
                 }
-                say(voice, line);
             }
-            let _ = ended.send(());
         })?;
-        Ok(LogThread { lines: Lines(lines), done })
+        Ok(LogThread(sender))
     }
 
-    /// For another thread to speak through.
-    pub(crate) fn lines(&self) -> Lines {
-        self.lines.clone()
-    }
-
-    pub(crate) fn error(&self, what: String) {
-        self.lines.say(Logger::error, what);
-    }
-
-    pub(crate) fn warn(&self, what: String) {
-        self.lines.warn(what);
-    }
-
-    pub(crate) fn tell(&self, what: String) {
-        self.lines.tell(what);
-    }
-
-    pub(crate) fn detail(&self, what: String) {
-        self.lines.say(Logger::detail, what);
-    }
-
-    /// Waits until everything is said.
-    pub(crate) fn finish(self) {
-        let _ = self.lines.0.send(None);
-        let _ = self.done.recv_timeout(LAST_WORDS);
+    /// Waits until every message is written, for at most [`FLUSH_MAX`].
+    pub(crate) fn flush(&self) {
+        let (sender, done) = mpsc::channel();
+        let _ = self.0.send(Entry::Flush(sender));
+        let _ = done.recv_timeout(FLUSH_MAX);
     }
 }
 
-impl Lines {
-    pub(crate) fn warn(&self, what: String) {
-        self.say(Logger::warn, what);
-    }
-
-    pub(crate) fn tell(&self, what: String) {
-        self.say(Logger::tell, what);
-    }
-
-    fn say(&self, how: fn(Logger, String), what: String) {
-        let _ = self.0.send(Some((how, what)));
+impl Log for LogThread {
+    fn log(&self, level: Level, message: impl fmt::Display) {
+        let _ = self.0.send(Entry::Message(level, message.to_string()));
     }
 }
 
-/// A terminal may be set to stop whoever writes to it from the background (`stty tostop`). That would be all of us.
-pub(crate) fn would_stop_us() -> bool {
+/// Whether a write to standard error would stop this process: it is in the background of a terminal
+/// that is set to stop background writers (`stty tostop`).
+pub(crate) fn write_would_stop_process() -> bool {
     let stderr = io::stderr();
     let stops = tcgetattr(&stderr).is_ok_and(|mode| mode.local_modes.contains(LocalModes::TOSTOP));
     stops && tcgetpgrp(&stderr).is_ok_and(|group| group != getpgrp())

@@ -8,7 +8,7 @@ use leasehold::Password;
 
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
-use crate::output::Logger;
+use crate::output::{Log, Logger};
 
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 
@@ -17,12 +17,12 @@ pub(crate) const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 
 /// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from LEASEHOLD_PASSWORD. An empty variable
 /// counts as not set.
-pub(crate) fn password(file: Option<&Path>, voice: Logger) -> Result<Option<Password>, Failure> {
+pub(crate) fn password(file: Option<&Path>, logger: Logger) -> Result<Option<Password>, Failure> {
     if let Some(path) = file {
-        return from_file(path, voice).map(Some);
+        return from_file(path, logger).map(Some);
     }
     if let Some(path) = std::env::var_os(PASSWORD_FILE).filter(|path| !path.is_empty()) {
-        return from_file(Path::new(&path), voice)
+        return from_file(Path::new(&path), logger)
             .map(Some)
             .map_err(|failure| Failure::configuration(format!("{PASSWORD_FILE}: {}", failure.message)));
     }
@@ -36,7 +36,7 @@ pub(crate) fn password(file: Option<&Path>, voice: Logger) -> Result<Option<Pass
 }
 
 /// Its first line.
-fn from_file(path: &Path, voice: Logger) -> Result<Password, Failure> {
+fn from_file(path: &Path, logger: Logger) -> Result<Password, Failure> {
     let shown = path.display();
     let read = || -> std::io::Result<(String, Metadata)> {
         let (file, about) = input::open(path, Pipes::Read)?;
@@ -49,10 +49,10 @@ fn from_file(path: &Path, voice: Logger) -> Result<Password, Failure> {
     })?;
     let (mode, owner) = (about.mode() & 0o777, about.uid());
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        voice.warn(format_args!("`{shown}` belongs to user {owner}, who can read and change the password"));
+        logger.warn(format_args!("`{shown}` belongs to user {owner}, who can read and change the password"));
     }
     if mode & 0o077 != 0 && about.is_file() {
-        voice.warn(format_args!("`{shown}` is open to other users (mode {mode:o}); `chmod 600` it"));
+        logger.warn(format_args!("`{shown}` is open to other users (mode {mode:o}); `chmod 600` it"));
     }
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(line.into()),

@@ -9,8 +9,9 @@ use leasehold::{Clock, Locks, Names, Owner, Status};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use crate::args::LogFormat;
 use crate::duration::short;
-use crate::output::{Logger, would_stop_us};
+use crate::output::{self, Log, Logger, write_would_stop_process};
 
 /// A lock that is acquired sooner needs no line.
 const FIRST: Duration = Duration::from_millis(250);
@@ -29,11 +30,11 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(voice: Logger) -> Self {
-        match std::io::stderr().is_terminal() && voice.is_plain() {
-            _ if voice.is_quiet() => Progress::Silent,
+    pub(crate) fn new(logger: Logger) -> Self {
+        match std::io::stderr().is_terminal() && output::format() == LogFormat::Plain {
+            _ if logger.is_quiet() => Progress::Silent,
             true => Progress::Terminal,
-            false => Progress::Log(voice),
+            false => Progress::Log(logger),
         }
     }
 
@@ -71,7 +72,7 @@ impl Progress {
         }
         match self {
             Progress::Silent => {}
-            Progress::Log(voice) => voice.tell(text),
+            Progress::Log(logger) => logger.info(text),
             Progress::Terminal => {
                 let size = rustix::termios::tcgetwinsize(std::io::stderr());
                 let columns = size.map_or(0, |size| usize::from(size.ws_col));
@@ -108,7 +109,7 @@ async fn report<D: Future<Output = String>>(
 }
 
 fn can_be_written() -> bool {
-    if would_stop_us() {
+    if write_would_stop_process() {
         return false;
     }
     let stderr = std::io::stderr();

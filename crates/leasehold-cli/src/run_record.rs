@@ -8,7 +8,7 @@ use leasehold::{Fence, Locks, Name, Names, Owner, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::duration::short;
+use crate::duration::{as_ms, short};
 use crate::timestamp;
 
 /// How long a record outlives its period, so that an operator finds it some days later.
@@ -46,7 +46,7 @@ impl RunRecord {
         RunRecord {
             owner: owner.to_string(),
             fence: fence.get(),
-            period_ms: u64::try_from(period.as_millis()).unwrap_or(u64::MAX),
+            period_ms: as_ms(period),
             started_ms: now_ms(),
             ended_ms: None,
             exit_code: None,
@@ -155,8 +155,7 @@ fn cell_name(name: &Name) -> String {
 }
 
 fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(0)
+    as_ms(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Dropped anywhere, it leaves nothing behind.
 pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
     wait: Option<Duration>,
-    voice: Logger,
+    logger: Logger,
     open: impl Fn() -> F,
 ) -> Result<T, (Error, String)> {
     let plain = |error| (error, String::new());
@@ -56,7 +56,7 @@ pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
         let why = why.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         ready(format!("waiting for the store{why}{}", so_far(waited)))
     };
-    Progress::new(voice).during(&clock, opening, describe).await
+    Progress::new(logger).during(&clock, opening, describe).await
 }
 
 /// Whether the store may answer later without anybody changing what was asked.

@@ -1,4 +1,4 @@
-//! `completions` and `man`: what the command line says of itself, for shells and for `man`.
+//! `completions` and `man`: print completion scripts and manual pages.
 
 use clap::CommandFactory;
 
@@ -16,7 +16,11 @@ pub(crate) fn completions(args: &Completions) -> Result<u8, Failure> {
 pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
     let command = Args::command();
     match &args.directory {
-        None => print_bytes(&page(command)?)?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page).map_err(Failure::internal)?;
+            print_bytes(&page)?;
+        }
         Some(directory) => clap_mangen::generate_to(command, directory).map_err(|error| {
             Failure::usage(format!(
                 "no pages were written into `{}`: {error}; name a directory that is there",
@@ -25,10 +29,4 @@ pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
         })?,
     }
     Ok(0)
-}
-
-fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page).map_err(Failure::internal)?;
-    Ok(page)
 }

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::args::Output;
 use crate::exit::Failure;
-use crate::{print, print_styled};
+use crate::{print_json, print_styled};
 
 /// How it ends: as bad as the worst.
 pub(crate) fn doctor(report: &Report, output: Output) -> Result<u8, Failure> {
     match output {
-        Output::Json => print(&format!("{}\n", as_json(report)))?,
+        Output::Json => print_json(&as_json(report))?,
         Output::Text => print_styled(&table(&report.findings))?,
     }
     Ok(match report.verdict() {

@@ -6,9 +6,9 @@ use leasehold::{Adopted, Departed, Departure, Fence, Holder, Locks, Name};
 use serde_json::{Value, json};
 
 use crate::args::{Adopt, Evict, Output};
-use crate::duration::short;
-use crate::exit::{Failure, LOST, NOT_ACQUIRED};
-use crate::{name, print};
+use crate::duration::{as_ms, short};
+use crate::exit::{Failure, Kind, NOT_ACQUIRED};
+use crate::{name, print, print_answer, print_json};
 
 pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result<u8, Failure> {
     let name = name(&args.name)?;
@@ -44,11 +44,11 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
     match output {
         Output::Json => {
             let holders: Vec<&str> = evicted.holders.iter().map(|holder| holder.owner.as_str()).collect();
-            let mut told = json!({ "name": name.as_str(), "evicted": holders });
+            let mut object = json!({ "name": name.as_str(), "evicted": holders });
             if args.wait_gone {
-                told["gone"] = json!(departed.iter().map(as_json).collect::<Vec<_>>());
+                object["gone"] = json!(departed.iter().map(as_json).collect::<Vec<_>>());
             }
-            print(&format!("{told}\n"))?;
+            print_json(&object)?;
         }
         Output::Text => departed.iter().try_for_each(|departed| print(&format!("{}\n", text(departed))))?,
     }
@@ -109,7 +109,7 @@ async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fen
 
 /// Nothing was evicted, because the holder is none. It has the exit code that `unlock` has for a lock that is not held.
 fn not_held(message: String) -> Failure {
-    Failure { kind: "not_held", code: LOST, message }
+    Failure::new(Kind::NotHeld, message)
 }
 
 fn with_fences<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> String {
@@ -157,16 +157,13 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result
         }
         Adopted::NotHeld => (None, None, format!("{name} was not held")),
     };
-    let told = json!({
+    let object = json!({
         "name": name.as_str(),
         "adopted": is_adopted,
         "holder": holder.as_ref().map(leasehold::Owner::as_str),
-        "remaining_ms": remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+        "remaining_ms": remaining.map(as_ms),
     });
-    print(&match output {
-        Output::Json => format!("{told}\n"),
-        Output::Text => format!("{text}\n"),
-    })?;
+    print_answer(output, &object, text)?;
     Ok(0)
 }
 

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::args::LogFormat;
-use crate::output::{self, Level, say};
+use crate::output::{self, Level, write_message};
 use crate::{config, exit};
 
 /// Not on the command line for people.
@@ -32,7 +32,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let format = args.next().and_then(|format| LogFormat::from_str(format.to_str()?, false).ok());
     output::set_format(format.unwrap_or(LogFormat::Plain));
     let (Some(parent), Some(program)) = (parent, args.next()) else {
-        say(
+        write_message(
             Level::Error,
             format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"),
         );
@@ -57,7 +57,7 @@ pub(crate) fn replaced_by(command: &mut Command) -> u8 {
         io::ErrorKind::PermissionDenied => (exit::NOT_EXECUTABLE, "it has to be a file that you may execute"),
         _ => (exit::NOT_EXECUTABLE, "it has to be a program for this machine"),
     };
-    say(Level::Error, format_args!("cannot run `{}`: {error}; {advice}", program.display()));
+    write_message(Level::Error, format_args!("cannot run `{}`: {error}; {advice}", program.display()));
     code
 }
 

@@ -1,4 +1,4 @@
-//! `ls` and `inspect`: who holds what, and who waits.
+//! `ls` and `inspect`: show the holders and the waiters of names.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use signal_hook::iterator::Signals;
 use tokio::sync::oneshot;
 
 use crate::args::{Global, Inspect, Ls, Output};
-use crate::duration::short;
-use crate::exit::{Failure, NOT_ACQUIRED};
-use crate::output::Logger;
+use crate::duration::{as_ms, short};
+use crate::exit::{Failure, Kind, NOT_ACQUIRED};
+use crate::output::{Log, Logger};
 use crate::run_record::RunRecord;
-use crate::{existing, name, print, timestamp};
+use crate::{connect_existing, name, print, print_json, timestamp};
 
 /// How many records of runs are read at the same time.
-const READ_TOGETHER: usize = 64;
+const RECORD_READS_MAX: usize = 64;
 
-/// How often `--watch` repeats the list unless it says otherwise.
-const WATCH_EVERY: Duration = Duration::from_secs(2);
+/// The default interval of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Refuses `--watch 5s`, where `5s` would be the PREFIX.
 pub(crate) fn check(args: &Ls) -> Result<(), Failure> {
@@ -35,21 +35,21 @@ pub(crate) fn check(args: &Ls) -> Result<(), Failure> {
     }
 }
 
-/// `None` is a store that nobody has used yet: it has no locks.
+/// Lists names. `None` is a store that does not exist yet: it has no locks.
 pub(crate) async fn ls(
     locks: Option<Locks>,
     args: &Ls,
     global: &Global,
-    voice: Logger,
+    logger: Logger,
 ) -> Result<u8, Failure> {
     match args.watch {
-        Some(every) => watch(locks, args, global, voice, every.unwrap_or(WATCH_EVERY)).await,
+        Some(every) => watch(locks, args, global, logger, every.unwrap_or(WATCH_INTERVAL)).await,
         None => {
             let (list, truncated) = listing(locks.as_ref(), args, global.output).await?;
             print(&list)?;
             if truncated {
                 let limit = args.limit;
-                voice.warn(format_args!(
+                logger.warn(format_args!(
                     "there are more than the {limit} names shown; raise --limit, or give the PREFIX of the names you want"
                 ));
             }
@@ -58,12 +58,12 @@ pub(crate) async fn ls(
     }
 }
 
-/// Shows the list again and again, until a signal ends it. A store that does not exist yet is looked for each time.
+/// Repeats the list until a signal ends it. A store that does not exist yet is opened again each time.
 async fn watch(
     mut locks: Option<Locks>,
     args: &Ls,
     global: &Global,
-    voice: Logger,
+    logger: Logger,
     every: Duration,
 ) -> Result<u8, Failure> {
     let clock = Clock::system()?;
@@ -75,7 +75,7 @@ async fn watch(
             _ = &mut interrupted => return Ok(0),
             list = async {
                 if locks.is_none() && has_shown {
-                    locks = existing(global, voice).await?;
+                    locks = connect_existing(global, logger)?.await?;
                 }
                 listing(locks.as_ref(), args, global.output).await
             } => list,
@@ -85,8 +85,8 @@ async fn watch(
                 print(&frame(&list, truncated, global.output, every))?;
                 has_shown = true;
             }
-            // It may be back at the next look.
-            Err(failure) if has_shown && failure.kind == "unavailable" => voice.warn(failure.message),
+            // The store may be back for the next list.
+            Err(failure) if has_shown && failure.kind == Kind::Unavailable => logger.warn(failure.message),
             Err(failure) => return Err(failure),
         }
         tokio::select! {
@@ -97,7 +97,7 @@ async fn watch(
     }
 }
 
-/// One list among others: over the one before at a terminal, below it elsewhere.
+/// The text of one list of `--watch`: at a terminal it replaces the list before, elsewhere it follows it.
 fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String {
     if output == Output::Json {
         return list.to_owned();
@@ -110,11 +110,11 @@ fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String
     }
     let size = tcgetwinsize(std::io::stdout());
     let (rows, columns) = size.map_or((0, 0), |size| (usize::from(size.ws_row), usize::from(size.ws_col)));
-    // Some do not say.
+    // Some terminals report zero.
     let (rows, columns) = (if rows == 0 { 24 } else { rows }, if columns == 0 { 80 } else { columns });
     let title = format!("{}, every {}; Ctrl-C ends it", timestamp::now(), short(every));
     let lines = std::iter::once(title.as_str()).chain(list.lines());
-    // A line or row too many would scroll.
+    // One line or row more would scroll the screen.
     let lines =
         lines.take((rows.max(2) - 1).saturating_sub(usize::from(truncated))).chain(notice).map(|line| {
             let line: String = line.chars().take(columns).collect();
@@ -123,7 +123,7 @@ fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String
     format!("\x1b[H{}\x1b[J", lines.collect::<String>())
 }
 
-/// Resolves when INT or TERM comes.
+/// Resolves when INT or TERM arrives.
 fn interrupted() -> std::io::Result<oneshot::Receiver<()>> {
     let (sender, receiver) = oneshot::channel();
     let mut signals = Signals::new([Signal::INT.as_raw(), Signal::TERM.as_raw()])?;
@@ -134,11 +134,11 @@ fn interrupted() -> std::io::Result<oneshot::Receiver<()>> {
     Ok(receiver)
 }
 
-/// The list as it is printed, and whether there are more names than it shows.
+/// The printed list, and whether there are more names than it shows.
 async fn listing(locks: Option<&Locks>, args: &Ls, output: Output) -> Result<(String, bool), Failure> {
     let (found, truncated) = match locks {
         Some(locks) => {
-            // One more than is shown tells whether there are more.
+            // One name more than is shown, to learn whether there are more.
             let mut found = locks.list(&args.prefix, args.limit.saturating_add(1)).await?;
             let truncated = found.len() > args.limit;
             found.truncate(args.limit);
@@ -156,13 +156,13 @@ async fn listing(locks: Option<&Locks>, args: &Ls, output: Output) -> Result<(St
     Ok((list, truncated))
 }
 
-/// Beside each name the record of its last run, if it is one of `--once-per`.
+/// Adds to each name the record of its last run with `--once-per`, if there is one.
 async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<RunRecord>)> {
     let mut all = Vec::with_capacity(found.len());
     let mut found = found.into_iter().peekable();
     while found.peek().is_some() {
         let mut reading = tokio::task::JoinSet::new();
-        for (at, status) in found.by_ref().take(READ_TOGETHER).enumerate() {
+        for (at, status) in found.by_ref().take(RECORD_READS_MAX).enumerate() {
             let locks = locks.clone();
             reading.spawn(async move {
                 let run = RunRecord::load(&locks, &status.name).await;
@@ -176,7 +176,7 @@ async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<
     all
 }
 
-/// A held name is an exit code of its own, for scripts that only want to know.
+/// Shows one name. A held name has its own exit code, for scripts.
 pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Output) -> Result<u8, Failure> {
     let name = name(&args.name)?;
     let (status, run) = match locks {
@@ -184,11 +184,12 @@ pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Outpu
         None => (None, None),
     };
     let is_held = status.as_ref().is_some_and(|status| !status.holders.is_empty());
+    let exit_code = if is_held { NOT_ACQUIRED } else { 0 };
     match (output, &status) {
-        (Output::Json, Some(status)) => print(&format!("{}\n", as_json(status, run.as_ref())))?,
-        (Output::Json, None) => {
-            let free = Status { name, holders: Vec::new(), waiters: Vec::new() };
-            print(&format!("{}\n", as_json(&free, run.as_ref())))?
+        (Output::Json, _) => {
+            let status = status.unwrap_or(Status { name, holders: Vec::new(), waiters: Vec::new() });
+            print_json(&as_json(&status, run.as_ref()))?;
+            return Ok(exit_code);
         }
         (Output::Text, None) => print(&format!("{name} is free\n"))?,
         (Output::Text, Some(status)) => {
@@ -217,10 +218,10 @@ pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Outpu
             }
         }
     }
-    if let (Output::Text, Some(run)) = (output, &run) {
+    if let Some(run) = &run {
         print(&format!("{}\n", run.text(status.as_ref())))?;
     }
-    Ok(if is_held { NOT_ACQUIRED } else { 0 })
+    Ok(exit_code)
 }
 
 fn share_text(share: Share) -> String {
@@ -237,18 +238,17 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
         Share::Shared => json!("shared"),
         Share::Permits(permits) => json!({ "take": permits.take(), "limit": permits.limit() }),
     };
-    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let holder = |holder: &Holder| {
         let mut shown = json!({
             "owner": holder.owner.as_str(),
             "share": share(holder.share),
             "fence": holder.fence.map(leasehold::Fence::get),
-            "remaining_ms": ms(holder.remaining),
+            "remaining_ms": as_ms(holder.remaining),
             "since": holder.held_for.map(timestamp::ago),
-            "held_ms": holder.held_for.map(ms),
+            "held_ms": holder.held_for.map(as_ms),
         });
         add_process(&mut shown, &holder.owner);
-        // Only some stores have any.
+        // Only some stores have nodes.
         if let Some(nodes) = holder.nodes {
             let is_degraded = nodes.is_degraded();
             shown["nodes"] = json!({ "held": nodes.held, "all": nodes.all, "needed": nodes.needed, "degraded": is_degraded });
@@ -260,7 +260,7 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
             "owner": waiter.owner.as_str(),
             "share": share(waiter.share),
             "since": waiter.waiting_for.map(timestamp::ago),
-            "waiting_ms": waiter.waiting_for.map(ms),
+            "waiting_ms": waiter.waiting_for.map(as_ms),
         });
         add_process(&mut shown, &waiter.owner);
         shown
@@ -273,7 +273,7 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
     })
 }
 
-/// What the label says of the process; null for a label that an operator chose.
+/// Adds the process that the label names; null for a label that an operator chose.
 fn add_process(shown: &mut Value, owner: &Owner) {
     let process = owner.process();
     shown["host"] = json!(process.as_ref().map(|process| &process.host));
@@ -282,8 +282,8 @@ fn add_process(shown: &mut Value, owner: &Owner) {
     shown["command"] = json!(process.as_ref().and_then(|process| process.command.as_ref()));
 }
 
-/// Columns as wide as they need to be, the last for runs of `--once-per` only where there is one; nothing at all where there
-/// is nothing.
+/// The table of names; empty if there are none. It has the column ONCE only if there is a run of
+/// `--once-per`.
 fn table(found: &[(Status, Option<RunRecord>)]) -> String {
     let none = || "-".to_owned();
     let mut rows =

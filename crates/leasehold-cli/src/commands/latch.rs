@@ -1,4 +1,4 @@
-//! `latch`: count down, or wait until all have.
+//! `latch`: counts a latch down, or waits until it is open.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use serde_json::json;
 
 use crate::args::{Latch, LatchOf, Output};
 use crate::duration::short;
-use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::exit::{Failure, Kind};
 use crate::output::Logger;
 use crate::progress::{Progress, so_far};
-use crate::{name, print};
+use crate::{name, print_answer};
 
 pub(crate) async fn latch(
     locks: &Locks,
     asked: &Latch,
     output: Output,
-    voice: Logger,
+    logger: Logger,
 ) -> Result<u8, Failure> {
     match asked {
         Latch::Down { of, id } => {
@@ -25,9 +25,11 @@ pub(crate) async fn latch(
                 Some(id) => latch.count_down_as(id).await?,
                 None => latch.count_down().await?,
             };
-            tell(of, missing, output)?;
+            print_state(of, missing, output)?;
         }
-        Latch::Show { of } => tell(of, locks.latch(name(&of.name)?, of.count).missing().await?, output)?,
+        Latch::Show { of } => {
+            print_state(of, locks.latch(name(&of.name)?, of.count).missing().await?, output)?
+        }
         Latch::Wait { of, wait, nonblock } => {
             let latch = locks.latch(name(&of.name)?, of.count);
             let at_most = if *nonblock { Some(Duration::ZERO) } else { *wait };
@@ -42,39 +44,38 @@ pub(crate) async fn latch(
                 let name = of.name.to_string_lossy();
                 format!("waiting for {name}: {missing} of {} missing{}", of.count, so_far(waited))
             };
-            if !Progress::new(voice).during(&Clock::system()?, opening, describe).await? {
+            if !Progress::new(logger).during(&Clock::system()?, opening, describe).await? {
                 let waited = at_most.unwrap_or_default();
                 return Err(still_closed(of, latch.missing().await?, waited));
             }
             if output == Output::Json {
-                tell(of, 0, output)?;
+                print_state(of, 0, output)?;
             }
         }
         Latch::Reset { name: given } => {
             let name = name(given)?;
             locks.latch(name.clone(), 1).reset().await?;
-            print(&match output {
-                Output::Json => format!("{}\n", json!({ "name": name.as_str(), "reset": true })),
-                Output::Text => format!("{name} is closed, and nobody has counted\n"),
-            })?;
+            let object = json!({ "name": name.as_str(), "reset": true });
+            print_answer(output, &object, format_args!("{name} is closed, and nobody has counted"))?;
         }
     }
     Ok(0)
 }
 
-fn tell(of: &LatchOf, missing: u32, output: Output) -> Result<(), Failure> {
+fn print_state(of: &LatchOf, missing: u32, output: Output) -> Result<(), Failure> {
     let name = name(&of.name)?;
-    let told = json!({ "name": name.as_str(), "count": of.count, "missing": missing, "open": missing == 0 });
-    print(&match (output, missing) {
-        (Output::Json, _) => format!("{told}\n"),
-        (Output::Text, 0) => format!("{name} is open\n"),
-        (Output::Text, missing) => format!("{name} is closed: {missing} of {} missing\n", of.count),
-    })
+    let object =
+        json!({ "name": name.as_str(), "count": of.count, "missing": missing, "open": missing == 0 });
+    let text = match missing {
+        0 => format!("{name} is open"),
+        missing => format!("{name} is closed: {missing} of {} missing", of.count),
+    };
+    print_answer(output, &object, text)
 }
 
 fn still_closed(of: &LatchOf, missing: u32, waited: Duration) -> Failure {
     let name = of.name.to_string_lossy();
     let waited = if waited.is_zero() { String::new() } else { format!("; waited {}", short(waited)) };
     let message = format!("`{name}` is closed: {missing} of {} missing{waited}", of.count);
-    Failure { kind: "closed", code: NOT_ACQUIRED, message }
+    Failure::new(Kind::Closed, message)
 }

@@ -1,22 +1,21 @@
-//! `lock`, `extend` and `unlock`: for scripts that cannot be wrapped. The lock outlives each of these commands; its token
-//! is what they have in common.
+//! `lock`, `extend` and `unlock`: for scripts that cannot run inside `run`. The lock outlives each of
+//! these commands; its token connects them.
 
 use std::io::Read;
 use std::time::Duration;
 
-use leasehold::{Clock, Detached, Error, Fence, Holder, Locks, Names, Owner, Token};
+use leasehold::{Clock, Detached, Error, Fence, Holder, Locks, Names, Owner, Share, Token};
 use serde_json::{Value, json};
 
-use crate::ancestors::{Way, in_the_way, warning};
 use crate::args::{Extend, FromToken, Lock, Output, Unlock};
 use crate::config::Defaults;
-use crate::duration::short;
+use crate::duration::{as_ms, short};
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
-use crate::output::Logger;
+use crate::output::{Log, Logger};
 use crate::progress::{Progress, held_names};
 use crate::user::label_of_caller;
-use crate::{name, print};
+use crate::{ancestors, name, print_answer, print_json};
 
 const TOKEN: &str = "LEASEHOLD_TOKEN";
 
@@ -25,7 +24,7 @@ pub(crate) async fn lock(
     args: &Lock,
     defaults: Defaults,
     output: Output,
-    voice: Logger,
+    logger: Logger,
 ) -> Result<u8, Failure> {
     if stdout_may_be_closed() {
         return Err(Failure::usage(
@@ -37,45 +36,32 @@ pub(crate) async fn lock(
     let name = name(&args.name)?;
     let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
     let owner = owner.unwrap_or_else(label_of_caller);
-    let mutex = locks.mutex(name.clone()).ttl(args.ttl).owner(owner.as_str());
-    let waiting = &args.waiting;
-    let taking = async {
-        match waiting.wait {
-            _ if waiting.nonblock => mutex.wait(Duration::ZERO).lock_detached().await,
-            Some(wait) => mutex.wait(wait).lock_detached().await,
-            None => mutex.lock_detached().await,
-        }
-    };
+    let wait = args.waiting.limit();
+    let mutex = locks.mutex(name.clone()).ttl(args.ttl).owner(owner.as_str()).wait(wait);
     let names = Names::from(name.clone());
-    let does_not_wait = waiting.nonblock || waiting.wait.is_some_and(|wait| wait.is_zero());
-    if let (false, Some(name)) = (does_not_wait, in_the_way(&names, Way::Alone)) {
-        voice.warn(warning(&name));
+    if let Some(warning) = ancestors::warning(&names, Share::Exclusive, wait) {
+        logger.warn(warning);
     }
     let describe = |waited| held_names(locks, &names, &owner, waited);
-    let lease = match Progress::new(voice).during(&Clock::system()?, taking, describe).await {
+    let progress = Progress::new(logger);
+    let lease = match progress.during(&Clock::system()?, mutex.lock_detached(), describe).await {
         Err(error @ Error::Busy { .. }) => {
-            return Err(Failure::busy(waiting.conflict_exit_code, &error));
+            return Err(Failure::busy(args.waiting.conflict_exit_code, &error));
         }
-        taken => taken?,
+        result => result?,
     };
     let (token, fence) = (lease.token().expose().to_owned(), lease.fence().map(Fence::get));
     let remaining = lease.remaining();
-    let printed = match output {
-        Output::Json => {
-            let remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
-            let told = json!({ "name": name.as_str(), "token": token, "fence": fence, "remaining_ms": remaining_ms });
-            print(&format!("{told}\n"))
-        }
-        Output::Text => print(&format!("{token}\n")),
-    };
-    if let Err(failure) = printed {
-        // Nobody has the token, so nobody could let go.
+    let object =
+        json!({ "name": name.as_str(), "token": token, "fence": fence, "remaining_ms": as_ms(remaining) });
+    if let Err(failure) = print_answer(output, &object, token) {
+        // The caller does not have the token, so it could not unlock.
         lease.release().await?;
         return Err(failure);
     }
     if output == Output::Text {
         let fence = fence.map_or_else(String::new, |fence| format!(" with fence {fence}"));
-        voice.tell(format_args!(
+        logger.info(format_args!(
             "{name} is held for {}{fence}; its token lets you extend and unlock it",
             short(remaining)
         ));
@@ -83,9 +69,9 @@ pub(crate) async fn lock(
     Ok(0)
 }
 
-/// Whether standard output was perhaps closed when this process started. Rust's runtime then opens /dev/null there, for
-/// reading and writing. `> /dev/null` in a shell opens it for writing only; a parent that opens it for both, as Python does
-/// for `subprocess.DEVNULL`, cannot be told from a closed one.
+/// Whether standard output may have been closed when this process started. Rust's runtime then opens
+/// /dev/null there, for reading and writing. `> /dev/null` in a shell opens it for writing only; a parent
+/// that opens it for both, as Python does for `subprocess.DEVNULL`, looks the same as a closed one.
 fn stdout_may_be_closed() -> bool {
     const DEV_NULL: (u32, u32) = (1, 3);
     let stdout = std::io::stdout();
@@ -97,20 +83,17 @@ fn stdout_may_be_closed() -> bool {
 }
 
 pub(crate) async fn extend(locks: &Locks, args: &Extend, output: Output) -> Result<u8, Failure> {
-    let mut lease = found(locks, &args.name, &args.token)?;
+    let mut lease = attach(locks, &args.name, &args.token)?;
     lease.extend(args.ttl).await?;
     if output == Output::Json {
-        let remaining_ms = u64::try_from(remaining(locks, &lease).await.as_millis()).unwrap_or(u64::MAX);
-        print(&format!(
-            "{}\n",
-            json!({ "name": lease.names().first().as_str(), "remaining_ms": remaining_ms })
-        ))?;
+        let remaining_ms = as_ms(remaining(locks, &lease).await);
+        print_json(&json!({ "name": lease.names().first().as_str(), "remaining_ms": remaining_ms }))?;
     }
     Ok(0)
 }
 
-/// How long the lock lasts after an extension, which may be longer than that asked for. Not every store says so with its
-/// answer, so all are asked once more.
+/// How long the lock lasts after an extension, which may be longer than requested. Not every store
+/// returns that, so it is read.
 async fn remaining(locks: &Locks, lease: &Detached) -> Duration {
     let status = locks.inspect(lease.names().first().clone()).await.ok().flatten();
     let is_ours = |holder: &&Holder| {
@@ -122,16 +105,16 @@ async fn remaining(locks: &Locks, lease: &Detached) -> Duration {
 }
 
 pub(crate) async fn unlock(locks: &Locks, args: &Unlock, output: Output) -> Result<u8, Failure> {
-    let lease = found(locks, &args.name, &args.token)?;
+    let lease = attach(locks, &args.name, &args.token)?;
     let name = lease.names().first().to_string();
     lease.release().await?;
     if output == Output::Json {
-        print(&format!("{}\n", json!({ "name": name, "released": true })))?;
+        print_json(&json!({ "name": name, "released": true }))?;
     }
     Ok(0)
 }
 
-fn found(locks: &Locks, given: &std::ffi::OsStr, from: &FromToken) -> Result<Detached, Failure> {
+fn attach(locks: &Locks, given: &std::ffi::OsStr, from: &FromToken) -> Result<Detached, Failure> {
     let (token, fence) = token(from)?;
     let lease = locks.detached(name(given)?, token)?;
     Ok(match fence {
@@ -140,7 +123,8 @@ fn found(locks: &Locks, given: &std::ffi::OsStr, from: &FromToken) -> Result<Det
     })
 }
 
-/// The bare token, or what `lock --output json` printed. It is never shown: most of a mistyped secret is still one.
+/// Reads the bare token, or what `lock --output json` printed. No message shows it: a mistyped secret is
+/// still most of a secret.
 fn token(from: &FromToken) -> Result<(Token, Option<Fence>), Failure> {
     let text = match &from.token_file {
         Some(path) if path.as_os_str() == "-" => {
@@ -165,9 +149,9 @@ fn token(from: &FromToken) -> Result<(Token, Option<Fence>), Failure> {
     };
     let text = text.trim();
     let (token, fence) = match serde_json::from_str::<Value>(text) {
-        Ok(Value::Object(told)) => {
-            let fence = told.get("fence").and_then(Value::as_u64);
-            (told.get("token").and_then(Value::as_str).unwrap_or("").to_owned(), fence)
+        Ok(Value::Object(object)) => {
+            let fence = object.get("fence").and_then(Value::as_u64);
+            (object.get("token").and_then(Value::as_str).unwrap_or("").to_owned(), fence)
         }
         _ => (text.to_owned(), None),
     };

@@ -1,4 +1,4 @@
-//! `rate`: only so often, whoever asks and wherever; then becomes the command.
+//! `rate`: waits until a rate limit admits this process, which then becomes the command.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 use super::exec;
 use crate::args::{Algorithm, Output, Rate};
 use crate::duration::short;
-use crate::exit::Failure;
-use crate::output::Logger;
+use crate::exit::{Failure, Kind};
+use crate::output::{Log, Logger};
 use crate::progress::{Progress, so_far};
-use crate::{name, print};
+use crate::{name, print_json};
 
-/// Waits until it is let through.
-pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, voice: Logger) -> Result<u8, Failure> {
+/// Waits until the rate limit admits this process.
+pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, logger: Logger) -> Result<u8, Failure> {
     let name = name(&args.name)?;
-    if args.command.first().is_some_and(|program| program.is_empty()) {
-        return Err(Failure::usage("what is to be run? Write the command after `--`"));
-    }
+    let has_command = args.program.parts()?.is_some();
     let algorithm = match (args.algorithm, args.burst) {
         (Algorithm::Sliding, None) => cells::rate::Algorithm::SlidingWindow,
         (Algorithm::Fixed, None) => cells::rate::Algorithm::FixedWindow,
@@ -30,18 +28,17 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, voice: Logg
     };
     let limit = locks.rate_limit(name.clone()).max(args.max).per(args.per).algorithm(algorithm);
     let taking = async {
-        match args.wait {
-            _ if args.nonblock => limit.take(args.weight).await,
-            Some(wait) => limit.wait_for(args.weight, wait).await,
-            None => limit.wait_for(args.weight, Duration::MAX).await,
+        match args.nonblock {
+            true => limit.take(args.weight).await,
+            false => limit.wait_for(args.weight, args.wait.unwrap_or(Duration::MAX)).await,
         }
     };
     let describe = |waited| {
         let (max, per) = (args.max, short(args.per));
         std::future::ready(format!("waiting for {name}: it lets through {max} in {per}{}", so_far(waited)))
     };
-    let taken = Progress::new(voice).during(&Clock::system()?, taking, describe).await?;
-    let told = json!({
+    let taken = Progress::new(logger).during(&Clock::system()?, taking, describe).await?;
+    let object = json!({
         "name": name.as_str(),
         "allowed": taken.allowed,
         "remaining": taken.remaining,
@@ -49,60 +46,47 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, voice: Logg
         "reset_after_ms": ms(taken.reset_after),
     });
     if !taken.allowed {
-        return Err(refused(args, &taken, told, output, voice));
+        return Err(refused(args, &taken, object, output, logger));
     }
-    voice.detail(format_args!("{name} lets it through; {} more at this moment", taken.remaining));
-    // Standard output is the command's alone.
-    if output == Output::Json && !has_command(args) {
-        print(&format!("{told}\n"))?;
+    logger.debug(format_args!("{name} lets it through; {} more at this moment", taken.remaining));
+    // Standard output belongs to the command, if there is one.
+    if output == Output::Json && !has_command {
+        print_json(&object)?;
     }
     Ok(0)
 }
 
-/// What comes after: the command, in the place of this one. Nothing is held that would have to be given back.
-pub(crate) fn follow(args: &Rate) -> u8 {
-    let mut command = match (&args.string, args.command.split_first()) {
-        (Some(string), _) => {
-            let mut command = Command::new(exec::shell());
-            command.arg("-c").arg(string);
-            command
-        }
-        (None, Some((program, rest))) => {
-            let mut command = Command::new(program);
-            command.args(rest);
-            command
-        }
-        (None, None) => return 0,
-    };
+/// Replaces this process by the command, if there is one: a rate limit has nothing to release.
+pub(crate) fn follow(args: &Rate) -> Result<u8, Failure> {
+    let Some((program, program_args)) = args.program.parts()? else { return Ok(0) };
+    let mut command = Command::new(program);
+    command.args(program_args);
     exec::without_secrets(&mut command);
-    exec::replaced_by(&mut command)
+    Ok(exec::replaced_by(&mut command))
 }
 
-fn has_command(args: &Rate) -> bool {
-    args.string.is_some() || !args.command.is_empty()
-}
-
-fn refused(args: &Rate, taken: &Taken, mut told: Value, output: Output, voice: Logger) -> Failure {
-    let (name, code) = (args.name.to_string_lossy(), args.conflict_exit_code);
+fn refused(args: &Rate, taken: &Taken, mut object: Value, output: Output, logger: Logger) -> Failure {
+    let name = args.name.to_string_lossy();
     let message = format!(
         "`{name}` lets through {} in {}, and not now; come back in {}, or wait for it (longer) with --wait",
         args.max,
         short(args.per),
-        // Whoever comes back a little early has come for nothing.
+        // Rounded up: a retry that comes too early is refused again.
         short(taken.retry_after + Duration::from_micros(999)),
     );
+    let failure = Failure { code: args.conflict_exit_code, ..Failure::new(Kind::Limited, message) };
     if output == Output::Text {
-        return Failure { kind: "limited", code, message };
+        return failure;
     }
-    voice.error(&message);
-    told["error"] = json!({ "kind": "limited", "code": code, "message": message });
-    match print(&format!("{told}\n")) {
-        Ok(()) => Failure { kind: "limited", code, message: String::new() },
+    logger.error(&failure.message);
+    object["error"] = failure.as_json();
+    match print_json(&object) {
+        Ok(()) => Failure { message: String::new(), ..failure },
         Err(failure) => failure,
     }
 }
 
-/// Rounded up: nobody is to come too early.
+/// Rounded up, so that a client that retries after this time is not too early.
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -1,43 +1,37 @@
-//! Waiting for the lock.
+//! The wait for the lock.
 
-use leasehold::{Clock, Lease, Locks};
+use leasehold::{Clock, Lease, Locks, Share};
 
-use super::spec::{Kind, RunSpec};
+use super::spec::RunSpec;
 use crate::progress::{Progress, held_names};
 
+/// Acquires what `spec` describes, and shows the progress of the wait.
+///
 /// # Cancel safety
-/// Dropped anywhere, it leaves nothing behind.
+/// Dropped before it completes, it withdraws the claim.
 pub(super) async fn acquire(
     locks: Locks,
-    plan: &RunSpec,
+    spec: &RunSpec,
     clock: Clock,
     progress: Progress,
 ) -> leasehold::Result<Lease> {
-    let describe = |waited| held_names(&locks, &plan.names, &plan.owner, waited);
-    progress.during(&clock, lock(&locks, plan), describe).await
+    let describe = |waited| held_names(&locks, &spec.names, &spec.owner, waited);
+    progress.during(&clock, lock(&locks, spec), describe).await
 }
 
-async fn lock(locks: &Locks, plan: &RunSpec) -> leasehold::Result<Lease> {
-    let RunSpec { names, owner, ttl, wait, .. } = plan;
-    let owner = owner.as_str();
+async fn lock(locks: &Locks, spec: &RunSpec) -> leasehold::Result<Lease> {
+    let &RunSpec { ref names, ref owner, ttl, wait, .. } = spec;
     let Some(name) = names.only().cloned() else {
-        let all = locks.all(names.into_iter().cloned()).ttl(*ttl).owner(owner);
-        return match *wait {
-            None => all.lock().await,
-            Some(wait) => all.wait(wait).lock().await,
-        };
+        let all = locks.all(names.into_iter().cloned());
+        return all.ttl(ttl).owner(owner.as_str()).wait(wait).lock().await;
     };
-    match (plan.kind, *wait) {
-        (Kind::Exclusive, None) => locks.mutex(name).ttl(*ttl).owner(owner).lock().await,
-        (Kind::Exclusive, Some(wait)) => locks.mutex(name).ttl(*ttl).owner(owner).wait(wait).lock().await,
-        (Kind::Shared, None) => locks.rwlock(name).ttl(*ttl).owner(owner).read().await,
-        (Kind::Shared, Some(wait)) => locks.rwlock(name).ttl(*ttl).owner(owner).wait(wait).read().await,
-        (Kind::Permits(permits), wait) => {
-            let semaphore = locks.semaphore(name, permits.limit()).ttl(*ttl).owner(owner);
-            match wait {
-                None => semaphore.acquire_many(permits.take()).await,
-                Some(wait) => semaphore.wait(wait).acquire_many(permits.take()).await,
-            }
+    let owner = owner.as_str();
+    match spec.share {
+        Share::Exclusive => locks.mutex(name).ttl(ttl).owner(owner).wait(wait).lock().await,
+        Share::Shared => locks.rwlock(name).ttl(ttl).owner(owner).wait(wait).read().await,
+        Share::Permits(permits) => {
+            let semaphore = locks.semaphore(name, permits.limit()).ttl(ttl).owner(owner).wait(wait);
+            semaphore.acquire_many(permits.take()).await
         }
     }
 }

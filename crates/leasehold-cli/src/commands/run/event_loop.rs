@@ -1,5 +1,6 @@
-//! What the main thread of `run` listens to: signals, a bell that tasks ring, and an alarm that goes on counting while
-//! the machine sleeps. It never waits for the runtime, so that a store that hangs cannot keep it from ending a command.
+//! The event loop of the main thread of `run`: signals, wake-ups from tasks, and a timer that also counts
+//! while the machine is suspended. It never waits for the runtime, so that a store that hangs cannot
+//! delay the end of a command.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,15 +17,15 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
-/// Those that a command gets to see, as if leasehold were not there.
+/// The signals that go on to the command.
 const FORWARDED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
-/// A signal that came.
+/// A signal that this process received.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CaughtSignal {
     pub(super) signal: Signal,
-    /// By the terminal: then it went to the whole foreground group.
+    /// The terminal sent it: then it went to the whole foreground group.
     pub(super) from_kernel: bool,
 }
 
@@ -33,18 +34,19 @@ impl CaughtSignal {
         FORWARDED.contains(&self.signal)
     }
 
-    /// Whether somebody at the terminal wants everything in the foreground to end, what started us included.
-    pub(super) fn is_pressed(self) -> bool {
+    /// Whether a key at the terminal sent it (Ctrl-C, Ctrl-\\), which ends everything in the foreground,
+    /// the caller of this process included.
+    pub(super) fn is_from_keyboard(self) -> bool {
         self.from_kernel && matches!(self.signal, Signal::INT | Signal::QUIT)
     }
 
-    /// Whether whoever sent it wants us to end, and has not just a word for the command.
-    pub(super) fn means_the_end(self) -> bool {
+    /// Whether it asks leasehold to end. USR1 and USR2 are for the command only.
+    pub(super) fn requests_end(self) -> bool {
         matches!(self.signal, Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)
     }
 
-    /// Whether it ends a process that does not say otherwise.
-    pub(super) fn ends(self) -> bool {
+    /// Whether it ends a process that does not handle it.
+    pub(super) fn is_fatal(self) -> bool {
         self.is_forwarded() && self.signal != Signal::WINCH
     }
 }
@@ -52,9 +54,9 @@ impl CaughtSignal {
 #[derive(Debug)]
 pub(super) struct EventLoop {
     signals: SignalDelivery<UnixStream, WithOrigin>,
-    bell: Waker,
-    alarm: OwnedFd,
-    /// Readable once something has happened that is waited for.
+    waker: Waker,
+    timer: OwnedFd,
+    /// Ends the wait once, when it becomes readable.
     watched: Option<OwnedFd>,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct EventLoop {
 pub(super) struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
@@ -72,31 +74,31 @@ impl EventLoop {
     pub(super) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
-        // A file that may not grow is then an error, and no death.
+        // With XFSZ caught, a write beyond the limit of file sizes is an error instead of the end of this process.
         let caught = FORWARDED.into_iter().chain([Signal::TSTP, Signal::CONT, Signal::XFSZ]);
-        // What this process was started to ignore (`nohup`), it goes on ignoring, and so does the command.
+        // A signal that this process was started to ignore (`nohup`) stays ignored, also in the command.
         let caught = caught.filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0);
         let caught = caught.chain([Signal::CHILD]).map(Signal::as_raw);
         let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let alarm = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        Ok(EventLoop { signals, bell: Waker(Arc::new(bell)), alarm, watched: None })
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        Ok(EventLoop { signals, waker: Waker(Arc::new(waker)), timer, watched: None })
     }
 
-    /// Wakes up once when this can be read.
+    /// Ends one wait when `fd` becomes readable.
     pub(super) fn watch(&mut self, fd: Option<OwnedFd>) {
         self.watched = fd;
     }
 
-    pub(super) fn bell(&self) -> Waker {
-        self.bell.clone()
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
-    /// Waits for a signal, the bell, or until this time is over, and says which signals came.
-    pub(super) fn listen(&mut self, at_most: Option<Duration>) -> io::Result<Vec<CaughtSignal>> {
-        self.set_alarm(at_most)?;
+    /// Waits for a signal, a wake-up, the watched descriptor, or until this time is over. Returns the signals.
+    pub(super) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<CaughtSignal>> {
+        self.set_timer(at_most)?;
         let wanted = PollFlags::IN;
-        let fds = [self.signals.get_read().as_fd(), self.bell.0.as_fd(), self.alarm.as_fd()];
+        let fds = [self.signals.get_read().as_fd(), self.waker.0.as_fd(), self.timer.as_fd()];
         let fds = fds.into_iter().chain(self.watched.as_ref().map(OwnedFd::as_fd));
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, wanted)).collect();
         match poll(&mut fds, None) {
@@ -106,13 +108,13 @@ impl EventLoop {
         if fds.get(3).is_some_and(|watched| !watched.revents().is_empty()) {
             self.watched = None;
         }
-        for quieted in [&self.bell.0, &self.alarm] {
-            let _ = rustix::io::read(quieted, &mut [0; 8]);
+        for fd in [&self.waker.0, &self.timer] {
+            let _ = rustix::io::read(fd, &mut [0; 8]);
         }
-        let us = std::process::id();
+        let own_pid = std::process::id();
         let caught = self.signals.pending().filter_map(|origin| {
-            // What we send to our group is for the others.
-            if origin.process.is_some_and(|sender| sender.pid.unsigned_abs() == us) {
+            // This process sends signals to its own group for the other members.
+            if origin.process.is_some_and(|sender| sender.pid.unsigned_abs() == own_pid) {
                 return None;
             }
             let signal = Signal::from_named_raw(origin.signal)?;
@@ -121,12 +123,12 @@ impl EventLoop {
         Ok(caught.collect())
     }
 
-    fn set_alarm(&self, at_most: Option<Duration>) -> io::Result<()> {
-        // Zero would disarm it.
+    fn set_timer(&self, at_most: Option<Duration>) -> io::Result<()> {
+        // Zero would disarm the timer.
         let at_most = at_most.map(|duration| duration.max(Duration::from_nanos(1)));
         let it_value = Timespec::try_from(at_most.unwrap_or(Duration::ZERO)).map_err(io::Error::other)?;
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
         Ok(())
     }
 }

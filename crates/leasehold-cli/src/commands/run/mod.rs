@@ -1,9 +1,10 @@
-//! `run`: holds a lock while a command runs, and lets go of nothing that still runs unprotected.
+//! `run` holds a lock while a command runs. Nothing that the command started outlives the lock.
 //!
-//! Two threads share the work, so that neither can keep the other from it: the runtime's has the lease, the main one has
-//! the command (`office`, `ears`). The command starts through `__exec`, stays in the terminal's foreground group or gets a
-//! group of its own (`job`), and everything that descends from it is found and ended where need be (`processes`). When and
-//! why is decided in `watch`. `elect` is the same again and again (`campaign`).
+//! Two threads share the work, so that neither blocks the other: the runtime's thread renews the lease,
+//! the main thread handles signals and the command (`runtime_bridge`, `event_loop`). The command starts
+//! through `__exec`, and stays in the terminal's foreground group or gets its own group (`job`).
+//! `processes` finds everything that descends from it. `supervise` decides when to end it. `elect`
+//! repeats the run.
 
 mod acquire;
 mod elect;
@@ -14,125 +15,75 @@ mod runtime_bridge;
 mod spec;
 mod supervise;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Error, Event, Lease, Locks, Loss, Options};
+use leasehold::{Deadline, Error, Event, Lease, Locks, Options};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::args::{Elect, Global, Run};
-use crate::config;
 use crate::duration::short;
-use crate::exit::{Failure, LOST, NOT_RECORDED, TOO_LONG};
-use crate::output::{LogThread, Logger};
+use crate::exit::{Failure, INTERNAL, LOST, NOT_RECORDED, TOO_LONG};
+use crate::output::{Log, LogThread, Logger};
 use crate::progress::Progress;
 use crate::run_record::RunRecord;
+use crate::{ancestors, config};
 use event_loop::CaughtSignal;
 use job::{Ended, Job};
 use runtime_bridge::{Outcome, RuntimeBridge};
 use spec::RunSpec;
-use supervise::{Supervisor, Trouble, Verdict};
+use supervise::{Supervisor, Verdict};
 
-/// How long a store may take to answer that the lock is given back. Its TTL does it in any case.
+/// How long a store may take to confirm a release. Without one, the lock ends with its TTL.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
-/// The same where nothing hangs on it any more.
-const FAREWELL_MAX: Duration = Duration::from_secs(1);
+/// How long a store may take to answer a request whose result changes nothing.
+const CLEANUP_MAX: Duration = Duration::from_secs(1);
 
-const RUN_TTL: Duration = Duration::from_secs(30);
-const ELECT_TTL: Duration = Duration::from_secs(15);
-
-pub(crate) fn run(global: &Global, args: &Run, voice: Logger) -> Result<u8, Failure> {
-    let defaults = config::defaults(global.store.as_deref(), voice)?;
-    start(global, RunSpec::new(args, defaults, RUN_TTL)?.with_output(global.output), voice, hold)
+pub(crate) fn run(global: &Global, args: &Run, logger: Logger) -> Result<u8, Failure> {
+    let defaults = config::defaults(global.store.as_deref(), logger)?;
+    let spec = RunSpec::for_run(args, defaults, global.output)?;
+    Session::with(global, spec, logger, Session::run)
 }
 
-pub(crate) fn elect(global: &Global, args: &Elect, voice: Logger) -> Result<u8, Failure> {
-    let defaults = config::defaults(global.store.as_deref(), voice)?;
-    let plan = RunSpec::new(&args.term(), defaults, ELECT_TTL)?;
-    start(global, plan, voice, |office, locks, plan, trouble, speaker, voice| {
-        elect::elect(office, locks, plan, trouble, speaker, voice, args.once)
-    })
+pub(crate) fn elect(global: &Global, args: &Elect, logger: Logger) -> Result<u8, Failure> {
+    let defaults = config::defaults(global.store.as_deref(), logger)?;
+    let spec = RunSpec::for_elect(args, defaults)?;
+    Session::with(global, spec, logger, |session| session.elect(args.once))
 }
 
-/// Connects, does the work, and lets go of the connection.
-fn start(
-    global: &Global,
-    plan: RunSpec,
-    voice: Logger,
-    work: impl FnOnce(
-        &mut RuntimeBridge,
-        &Locks,
-        &Arc<RunSpec>,
-        Trouble,
-        &LogThread,
-        Logger,
-    ) -> Result<Done, Failure>,
-) -> Result<u8, Failure> {
-    let plan = Arc::new(plan);
-    let trouble = Trouble::default();
-    let heard = trouble.clone();
-    let speaker = LogThread::new(voice).map_err(Failure::internal)?;
-    let lines = speaker.lines();
-    let options = Options::default().on_event(move |event| {
-        match &event {
-            Event::RenewalFailed { names, why, tries: 1, remaining, .. } => {
-                // The advice behind it is for a command that has failed.
-                let (why, left) = (why.split("; ").next().unwrap_or_default(), short(*remaining));
-                lines.warn(format!(
-                    "the lease on {names} could not be renewed ({why}); trying again until it ends in {left}"
-                ));
-            }
-            Event::RenewalRecovered { names, .. } => {
-                lines.tell(format!("the lease on {names} is renewed again"))
-            }
-            _ => {}
-        }
-        if let Event::RenewalFailed { why, .. } = event {
-            *heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(why);
-        }
-        std::future::ready(())
-    });
-    let connecting = crate::connect(global, voice, options)?;
-    let mut office = RuntimeBridge::open()?;
-    let locks = match office.ask(connecting)? {
-        Outcome::Answer(locks) => locks?,
-        Outcome::Signal(caught) => return Ok(Done::from(caught).end()),
-    };
-    let done = work(&mut office, &locks, &plan, trouble, &speaker, voice);
-    let closing = locks.clone();
-    drop(locks);
-    // What hangs has had its time: its TTL ends what it holds.
-    let patience = if done.is_ok() { FAREWELL_MAX } else { FAREWELL_MAX / 4 };
-    let closed = match &done {
-        // Closing would give back what is not to be given back.
-        Ok(Done { leaves_it: true, .. }) => Ok(None),
-        _ => office.finish(async move { closing.close_within(patience).await }, patience),
-    };
-    speaker.finish();
-    office.close();
-    closed.and(done).map(Done::end)
+/// A connected client, and what its runs share.
+struct Session {
+    bridge: RuntimeBridge,
+    locks: Locks,
+    spec: Arc<RunSpec>,
+    log: LogThread,
+    progress: Progress,
+    /// Why the last renewal failed.
+    renewal_error: Arc<Mutex<Option<String>>>,
 }
 
-/// How it all ends.
-struct Done {
+/// The end of one run.
+struct RunEnd {
     code: u8,
-    /// Ctrl-C at the terminal: a shell that waits for us goes on with its script unless we die of it too.
+    /// The signal of a key at the terminal (Ctrl-C). The shell that waits for this process ends its
+    /// script only if this process dies of the same signal.
     dies_of: Option<Signal>,
-    /// Something that could not be ended runs on: the lock is left to its TTL.
-    leaves_it: bool,
-    /// A signal said that we should end.
-    is_told: bool,
+    /// A process that could not be ended still runs: the lease is left to its TTL.
+    leaves_lease: bool,
+    /// A signal asked leasehold to end.
+    is_end_requested: bool,
     /// How long the command ran.
     ran: Duration,
 }
 
-impl Done {
-    fn with(code: u8) -> Self {
-        Done { code, dies_of: None, leaves_it: false, is_told: false, ran: Duration::ZERO }
+impl RunEnd {
+    fn new(code: u8) -> Self {
+        RunEnd { code, dies_of: None, leaves_lease: false, is_end_requested: false, ran: Duration::ZERO }
     }
 
-    fn end(self) -> u8 {
+    /// Returns the exit code, or dies of the signal.
+    fn exit(self) -> u8 {
         if let Some(signal) = self.dies_of {
             let no_core = Rlimit { current: Some(0), maximum: Some(0) };
             let _ = setrlimit(Resource::Core, no_core);
@@ -142,185 +93,249 @@ impl Done {
     }
 }
 
-impl From<CaughtSignal> for Done {
+impl From<CaughtSignal> for RunEnd {
     fn from(caught: CaughtSignal) -> Self {
         let code = Ended::Signal(caught.signal.as_raw()).code();
-        Done { dies_of: caught.is_pressed().then_some(caught.signal), is_told: true, ..Done::with(code) }
+        let dies_of = caught.is_from_keyboard().then_some(caught.signal);
+        RunEnd { dies_of, is_end_requested: true, ..RunEnd::new(code) }
     }
 }
 
-fn hold(
-    office: &mut RuntimeBridge,
-    locks: &Locks,
-    plan: &Arc<RunSpec>,
-    trouble: Trouble,
-    speaker: &LogThread,
-    voice: Logger,
-) -> Result<Done, Failure> {
-    plan.check_store(&locks.capabilities())?;
-    if let Some(warning) = plan.waits_for_itself() {
-        speaker.warn(warning);
+impl Session {
+    /// Connects, does the work, and closes the connection.
+    fn with(
+        global: &Global,
+        spec: RunSpec,
+        logger: Logger,
+        work: impl FnOnce(&mut Session) -> Result<RunEnd, Failure>,
+    ) -> Result<u8, Failure> {
+        let renewal_error = Arc::new(Mutex::new(None));
+        let log = LogThread::start(logger).map_err(Failure::internal)?;
+        let options = Options::default().on_event(log_renewals(log.clone(), renewal_error.clone()));
+        let connecting = crate::connect(global, logger, options)?;
+        let mut bridge = RuntimeBridge::open()?;
+        let locks = match bridge.run_until_signal(connecting)? {
+            Outcome::Answer(locks) => locks?,
+            Outcome::Signal(caught) => return Ok(RunEnd::from(caught).exit()),
+        };
+        let progress = Progress::new(logger);
+        let mut session = Session { bridge, locks, spec: Arc::new(spec), log, progress, renewal_error };
+        let end = work(&mut session);
+        let Session { mut bridge, locks, log, .. } = session;
+        // After a failure the store has already used up its time.
+        let at_most = if end.is_ok() { CLEANUP_MAX } else { CLEANUP_MAX / 4 };
+        let closed = match &end {
+            // Closing would release the lease.
+            Ok(RunEnd { leaves_lease: true, .. }) => Ok(None),
+            _ => bridge.run_for(async move { locks.close_within(at_most).await }, at_most),
+        };
+        log.flush();
+        bridge.close();
+        closed.and(end).map(RunEnd::exit)
     }
-    let asked = office.now();
-    let progress = Progress::new(voice);
-    let (its_locks, its_plan, its_clock) = (locks.clone(), plan.clone(), office.clock().clone());
-    let acquiring = async move { acquire::acquire(its_locks, &its_plan, its_clock, progress).await };
-    let lease = match office.ask(acquiring)? {
-        Outcome::Answer(Ok(lease)) => lease,
-        Outcome::Answer(Err(error @ Error::Busy { .. })) => {
-            return plan.not_acquired(&error, speaker).map(Done::with);
+
+    /// Acquires the lock, runs the command, and releases the lock.
+    fn run(&mut self) -> Result<RunEnd, Failure> {
+        let Session { bridge, locks, spec, log, progress, .. } = self;
+        spec.check_store(&locks.capabilities())?;
+        if let Some(warning) = ancestors::warning(&spec.names, spec.share, spec.wait) {
+            log.warn(warning);
         }
-        Outcome::Answer(Err(error)) => return Err(error.into()),
-        Outcome::Signal(caught) => {
-            progress.clear();
-            return Ok(caught.into());
-        }
-    };
-    let since = office.now();
-    let waited = short(since.since(asked));
-    speaker.detail(format!("{} acquired after {waited}, fence {}", plan.names, lease.fence()));
-    let lifeline = if plan.close { None } else { locks.lifeline()? };
-    // Whoever does not want it any more need not have it started.
-    if let Some(caught) = office.listen(Some(Duration::ZERO))?.into_iter().find(|caught| caught.ends()) {
-        return Ok(caught.into());
-    }
-    let record = plan.once.then(|| RunRecord::started(&plan.owner, lease.fence(), plan.at_least));
-    if let Some(record) = record.clone() {
-        let saving = record.save(locks.clone(), plan.names.clone());
-        let (clock, until) = (office.clock().clone(), office.now().plus(FAREWELL_MAX));
-        let saving = async move {
-            tokio::select! {
-                () = saving => {}
-                () = clock.sleep_until(until) => {}
+        let asked_at = bridge.now();
+        let acquiring = {
+            let (locks, spec, clock, progress) =
+                (locks.clone(), spec.clone(), bridge.clock().clone(), *progress);
+            async move { acquire::acquire(locks, &spec, clock, progress).await }
+        };
+        let lease = match bridge.run_until_signal(acquiring)? {
+            Outcome::Answer(Ok(lease)) => lease,
+            Outcome::Answer(Err(error @ Error::Busy { .. })) => {
+                return spec.not_acquired(&error, log).map(RunEnd::new);
+            }
+            Outcome::Answer(Err(error)) => return Err(error.into()),
+            Outcome::Signal(caught) => {
+                progress.clear();
+                return Ok(caught.into());
             }
         };
-        // Not `finish`, which drops the signals that come meanwhile.
-        if let Outcome::Signal(caught) = office.ask(saving)? {
+        let acquired_at = bridge.now();
+        let waited = short(acquired_at.since(asked_at));
+        log.debug(format_args!("{} acquired after {waited}, fence {}", spec.names, lease.fence()));
+        let lifeline = if spec.close { None } else { locks.lifeline()? };
+        // A signal that came before the command started ends the run without it.
+        if let Some(caught) = bridge.wait_events(Some(Duration::ZERO))?.into_iter().find(|it| it.is_fatal()) {
             return Ok(caught.into());
         }
+        let record = spec.once.then(|| RunRecord::started(&spec.owner, lease.fence(), spec.at_least));
+        if let Some(record) = record.clone() {
+            let saving = record.save(locks.clone(), spec.names.clone());
+            let (clock, until) = (bridge.clock().clone(), bridge.now().plus(CLEANUP_MAX));
+            let saving = async move {
+                tokio::select! {
+                    () = saving => {}
+                    () = clock.sleep_until(until) => {}
+                }
+            };
+            // Not `run_for`, which discards the signals that arrive meanwhile.
+            if let Outcome::Signal(caught) = bridge.run_until_signal(saving)? {
+                return Ok(caught.into());
+            }
+        }
+        let job =
+            Job::start(spec.command(lease.fence()), lifeline, bridge.clock().clone()).map_err(|error| {
+                Failure::internal(format!("cannot start a process: {error}; {} is given back", spec.names))
+            })?;
+        let (proof, waker) = (lease.proof(), bridge.waker());
+        bridge.spawn(async move {
+            proof.lost().await;
+            waker.wake();
+        });
+        let verdict = Supervisor::new(self, job, lease.proof()).run()?;
+        let ran = self.bridge.now().since(acquired_at);
+        let code = self.conclude(lease, &verdict, acquired_at)?;
+        if let Some(record) = record {
+            let saving = record.ended(code).save(self.locks.clone(), self.spec.names.clone());
+            self.bridge.run_for(saving, CLEANUP_MAX)?;
+        }
+        let ended_the_run = |signal: &Signal| {
+            verdict.interrupted_by == Some(*signal) || verdict.ended == Some(Ended::Signal(signal.as_raw()))
+        };
+        let dies_of = verdict.keyboard_signal.filter(ended_the_run);
+        Ok(RunEnd {
+            code,
+            dies_of: dies_of.filter(|_| !matches!(code, LOST | TOO_LONG | NOT_RECORDED)),
+            leaves_lease: verdict.is_lost && verdict.has_survivors,
+            is_end_requested: verdict.is_end_requested,
+            ran,
+        })
     }
-    let job = Job::start(plan.command(lease.fence()), lifeline, office.clock().clone()).map_err(|error| {
-        Failure::internal(format!("cannot start a process: {error}; {} is given back", plan.names))
-    })?;
-    let (proof, bell) = (lease.proof(), office.bell());
-    office.spawn(async move {
-        proof.lost().await;
-        bell.ring();
-    });
-    let verdict = Supervisor::new(office, plan, speaker, job, lease.proof(), trouble).run()?;
-    let ran = office.now().since(since);
-    let code = conclude(office, plan, speaker, lease, &verdict, since)?;
-    if let Some(record) = record {
-        office.finish(record.ended(code).save(locks.clone(), plan.names.clone()), FAREWELL_MAX)?;
+
+    /// Releases the lock, or keeps it for `--at-least`; returns the exit code.
+    fn conclude(&mut self, lease: Lease, verdict: &Verdict, acquired_at: Deadline) -> Result<u8, Failure> {
+        let Session { bridge, spec, log, .. } = self;
+        let names = &spec.names;
+        if verdict.is_lost {
+            match lease.is_valid() {
+                // The survivors keep what is left of the lease.
+                _ if verdict.has_survivors => std::mem::forget(lease),
+                true => drop(bridge.run_for(lease.release(), CLEANUP_MAX)?),
+                // The drop confirms to an operator who evicted the holder that everything has ended.
+                false => drop(lease),
+            }
+            log.error(after_loss(spec, verdict.ended));
+            return Ok(LOST);
+        }
+        let interrupted = verdict.interrupted_by.map(|signal| Ended::Signal(signal.as_raw()));
+        let code = match verdict.is_too_long {
+            true => TOO_LONG,
+            false => interrupted.or(verdict.ended).map_or(INTERNAL, Ended::code),
+        };
+        let counts = !spec.once || spec.count_interrupted || !verdict.is_interrupted();
+        if !counts {
+            log.info(format_args!("{names} was interrupted: this run does not count for --once-per"));
+        }
+        let keep_until = acquired_at.plus(if counts { spec.at_least } else { Duration::ZERO });
+        let keep_for = keep_until.since(bridge.now());
+        let is_kept = !keep_for.is_zero();
+        let answer = match is_kept {
+            false => bridge.run_for(lease.release(), RELEASE_MAX)?,
+            true => {
+                // The library retries until the lease ends, and once more.
+                let at_most = lease.remaining() + RELEASE_MAX + CLEANUP_MAX;
+                bridge.run_for_or_signal(lease.keep_for(keep_for), at_most, RELEASE_MAX)?
+            }
+        };
+        match answer {
+            Some(Ok(())) if is_kept => log.debug(format_args!(
+                "{names} is kept for another {}, as {} says",
+                short(keep_for),
+                spec.keep_option()
+            )),
+            Some(Ok(())) => {
+                let held = short(bridge.now().since(acquired_at));
+                log.debug(format_args!("{names} given back after {held}"));
+            }
+            Some(Err(Error::Lost { reason, .. })) => {
+                log.error(format_args!("the lease on {names} was lost: {reason}"));
+                log.error(after_loss(spec, verdict.ended));
+                return Ok(LOST);
+            }
+            answer if is_kept => {
+                let why = match answer {
+                    Some(Err(Error::Unknown { why, .. })) => why,
+                    Some(Err(error)) => error.to_string(),
+                    _ => "no answer in time".to_owned(),
+                };
+                log.error(not_recorded(spec, verdict.ended, &why));
+                return Ok(NOT_RECORDED);
+            }
+            // A release without an answer is only a warning: the lock protected the command to its end.
+            Some(Err(error)) => log.warn(error),
+            None => log.warn(format_args!(
+                "the store has not said that it took {names} back; it is free when its TTL of {} is over",
+                short(spec.ttl)
+            )),
+        }
+        Ok(code)
     }
-    let was_pressed = |signal: &Signal| {
-        verdict.interrupted_by == Some(*signal) || verdict.ended == Some(Ended::Signal(signal.as_raw()))
-    };
-    let dies_of =
-        verdict.pressed.filter(was_pressed).filter(|_| !matches!(code, LOST | TOO_LONG | NOT_RECORDED));
-    let leaves_it = verdict.is_lost && verdict.has_survivors;
-    Ok(Done { code, dies_of, leaves_it, is_told: verdict.is_told, ran })
 }
 
-/// Gives the lock back, and says what came of it all.
-fn conclude(
-    office: &mut RuntimeBridge,
-    plan: &RunSpec,
-    speaker: &LogThread,
-    lease: Lease,
-    verdict: &Verdict,
-    since: leasehold::Deadline,
-) -> Result<u8, Failure> {
-    if verdict.is_lost {
-        match lease.is_valid() {
-            // What survives is to have it to the last moment.
-            _ if verdict.has_survivors => std::mem::forget(lease),
-            true => drop(office.finish(lease.release(), FAREWELL_MAX)?),
-            // This confirms to an operator who evicted it that everything has ended.
-            false => drop(lease),
+/// Logs the first failure of a renewal and its recovery, and stores why the last one failed.
+fn log_renewals(
+    log: LogThread,
+    renewal_error: Arc<Mutex<Option<String>>>,
+) -> impl Fn(Event) -> std::future::Ready<()> + Send + Sync + 'static {
+    move |event| {
+        match event {
+            Event::RenewalFailed { names, why, tries, remaining, .. } => {
+                if tries == 1 {
+                    let left = short(remaining);
+                    let why = without_advice(&why);
+                    log.warn(format_args!(
+                        "the lease on {names} could not be renewed ({why}); trying again until it ends in {left}"
+                    ));
+                }
+                *renewal_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+            }
+            Event::RenewalRecovered { names, .. } => {
+                log.info(format_args!("the lease on {names} is renewed again"));
+            }
+            _ => {}
         }
-        speaker.error(after_a_loss(plan, verdict.ended));
-        return Ok(LOST);
+        std::future::ready(())
     }
-    let code = match verdict.is_too_long {
-        true => TOO_LONG,
-        false => {
-            let interrupted = verdict.interrupted_by.map(|signal| Ended::Signal(signal.as_raw()));
-            interrupted.or(verdict.ended).map_or(crate::exit::INTERNAL, Ended::code)
-        }
-    };
-    let counts = !plan.once || plan.count_interrupted || !verdict.is_interrupted();
-    if !counts {
-        speaker.tell(format!("{} was interrupted: this run does not count for --once-per", plan.names));
-    }
-    let kept = since.plus(if counts { plan.at_least } else { Duration::ZERO }).since(office.now());
-    if kept.is_zero() {
-        return release(office, plan, speaker, lease, verdict, since, code);
-    }
-    // The library asks the store until the lease ends, and once more.
-    let patience = lease.remaining() + RELEASE_MAX + FAREWELL_MAX;
-    let why = match office.finish_unless_signalled(lease.keep_for(kept), patience, RELEASE_MAX)? {
-        Some(Ok(())) => {
-            let option = if plan.once { "--once-per" } else { "--at-least" };
-            speaker.detail(format!("{} is kept for another {}, as {option} says", plan.names, short(kept)));
-            return Ok(code);
-        }
-        Some(Err(Error::Lost { reason, .. })) => return Ok(lost_at_the_end(plan, speaker, verdict, reason)),
-        Some(Err(Error::Unknown { why, .. })) => why,
-        Some(Err(error)) => error.to_string(),
-        None => "no answer in time".to_owned(),
-    };
-    speaker.error(not_recorded(plan, verdict.ended, &why));
-    Ok(NOT_RECORDED)
 }
 
-/// Gives the lock back. A release without an answer is only a warning: the command was protected to its end.
-fn release(
-    office: &mut RuntimeBridge,
-    plan: &RunSpec,
-    speaker: &LogThread,
-    lease: Lease,
-    verdict: &Verdict,
-    since: leasehold::Deadline,
-    code: u8,
-) -> Result<u8, Failure> {
-    match office.finish(lease.release(), RELEASE_MAX)? {
-        Some(Ok(())) => {
-            speaker.detail(format!("{} given back after {}", plan.names, short(office.now().since(since))));
-        }
-        Some(Err(Error::Lost { reason, .. })) => return Ok(lost_at_the_end(plan, speaker, verdict, reason)),
-        Some(Err(error)) => speaker.warn(error.to_string()),
-        None => speaker.warn(format!(
-            "the store has not said that it took {} back; it is free when its TTL of {} is over",
-            plan.names,
-            short(plan.ttl)
-        )),
-    }
-    Ok(code)
+/// The first part of an error message. The advice after it is for a command that has failed.
+fn without_advice(message: &str) -> &str {
+    message.split("; ").next().unwrap_or_default()
 }
 
-fn lost_at_the_end(plan: &RunSpec, speaker: &LogThread, verdict: &Verdict, reason: Loss) -> u8 {
-    speaker.error(format!("the lease on {} was lost: {reason}", plan.names));
-    speaker.error(after_a_loss(plan, verdict.ended));
-    LOST
-}
-
-fn not_recorded(plan: &RunSpec, ended: Option<Ended>, why: &str) -> String {
-    let (names, how) = (&plan.names, how_it_ended(plan, ended));
-    let (what, option) = match plan.once {
-        true => (format!("this run of {names} is recorded"), "--once-per"),
-        false => (format!("{names} stays taken"), "--at-least"),
+fn not_recorded(spec: &RunSpec, ended: Option<Ended>, why: &str) -> String {
+    let names = &spec.names;
+    let what = match spec.once {
+        true => format!("this run of {names} is recorded"),
+        false => format!("{names} stays taken"),
     };
     format!(
-        "{how}, but the store has not confirmed that {what} ({why}): another run may begin before {option} is over. See \
+        "{}, but the store has not confirmed that {what} ({why}): another run may begin before {} is over. See \
          `leasehold inspect {}`",
+        end_of_command(spec, ended),
+        spec.keep_option(),
         names.first()
     )
 }
 
-/// The command's end, as the start of a sentence.
-fn how_it_ended(plan: &RunSpec, ended: Option<Ended>) -> String {
-    let command = plan.shown();
+fn after_loss(spec: &RunSpec, ended: Option<Ended>) -> String {
+    format!(
+        "{}, without its lock: see what it left half done, or what others did beside it, before you run it again",
+        end_of_command(spec, ended)
+    )
+}
+
+/// How the command ended, as the start of a sentence.
+fn end_of_command(spec: &RunSpec, ended: Option<Ended>) -> String {
+    let command = spec.shown_command();
     match ended {
         Some(Ended::Exit(code)) => format!("`{command}` ended with exit code {code}"),
         Some(Ended::Signal(signal)) => {
@@ -330,11 +345,4 @@ fn how_it_ended(plan: &RunSpec, ended: Option<Ended>) -> String {
         }
         None => format!("`{command}` was not seen to end"),
     }
-}
-
-fn after_a_loss(plan: &RunSpec, ended: Option<Ended>) -> String {
-    format!(
-        "{}, without its lock: see what it left half done, or what others did beside it, before you run it again",
-        how_it_ended(plan, ended)
-    )
 }

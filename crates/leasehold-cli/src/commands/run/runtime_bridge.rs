@@ -1,5 +1,5 @@
-//! The two sides of `run`: the main thread, which minds processes and signals and never blocks on a store, and the
-//! runtime, which minds the lease.
+//! The bridge between the main thread, which handles processes and signals and never blocks on a store,
+//! and the runtime, which talks to the store.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +17,7 @@ use crate::exit::Failure;
 
 pub(super) struct RuntimeBridge {
     runtime: Runtime,
-    pub(super) ears: EventLoop,
+    pub(super) events: EventLoop,
     clock: Clock,
 }
 
@@ -27,19 +27,19 @@ pub(super) enum Outcome<T> {
     Signal(CaughtSignal),
 }
 
-/// How long what is left on the runtime may take to end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the tasks that are left on the runtime have to end.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 
 impl RuntimeBridge {
     pub(super) fn open() -> Result<Self, Failure> {
-        let ears = EventLoop::new().map_err(Failure::internal)?;
+        let events = EventLoop::new().map_err(Failure::internal)?;
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(Failure::internal)?;
         let clock = {
             let _inside = runtime.enter();
             Clock::system()?
         };
-        Ok(RuntimeBridge { runtime, ears, clock })
+        Ok(RuntimeBridge { runtime, events, clock })
     }
 
     pub(super) fn now(&self) -> Deadline {
@@ -50,28 +50,28 @@ impl RuntimeBridge {
         &self.clock
     }
 
-    pub(super) fn bell(&self) -> Waker {
-        self.ears.bell()
+    pub(super) fn waker(&self) -> Waker {
+        self.events.waker()
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    /// Has this done on the runtime. A signal that ends processes ends the waiting, and what was asked is dropped.
-    pub(super) fn ask<T: Send + 'static>(
+    /// Runs `work` on the runtime. A fatal signal aborts it.
+    pub(super) fn run_until_signal<T: Send + 'static>(
         &mut self,
-        question: impl Future<Output = T> + Send + 'static,
+        work: impl Future<Output = T> + Send + 'static,
     ) -> Result<Outcome<T>, Failure> {
-        let (task, answers) = self.put(question);
+        let (task, answers) = self.spawn_with_answer(work);
         loop {
-            if let Some(answer) = taken(&answers)? {
+            if let Some(answer) = received(&answers)? {
                 return Ok(Outcome::Answer(answer));
             }
-            for caught in self.listen(None)? {
+            for caught in self.wait_events(None)? {
                 if caught.signal == Signal::TSTP {
-                    stop_ourselves().map_err(Failure::internal)?;
-                } else if caught.ends() {
+                    stop_process().map_err(Failure::internal)?;
+                } else if caught.is_fatal() {
                     task.abort();
                     return Ok(Outcome::Signal(caught));
                 }
@@ -79,61 +79,61 @@ impl RuntimeBridge {
         }
     }
 
-    /// The same for what is to be done whatever comes, but not for longer than this.
-    pub(super) fn finish<T: Send + 'static>(
+    /// Runs `work` on the runtime for at most this long, whatever signals arrive.
+    pub(super) fn run_for<T: Send + 'static>(
         &mut self,
-        question: impl Future<Output = T> + Send + 'static,
-        patience: Duration,
+        work: impl Future<Output = T> + Send + 'static,
+        at_most: Duration,
     ) -> Result<Option<T>, Failure> {
-        self.finish_unless_signalled(question, patience, patience)
+        self.run_for_or_signal(work, at_most, at_most)
     }
 
-    /// [`finish`](RuntimeBridge::finish) where a signal that ends processes shortens the wait to `after_signal` from then.
-    pub(super) fn finish_unless_signalled<T: Send + 'static>(
+    /// [`run_for`](RuntimeBridge::run_for), but a fatal signal shortens the rest of the wait to `after_signal`.
+    pub(super) fn run_for_or_signal<T: Send + 'static>(
         &mut self,
-        question: impl Future<Output = T> + Send + 'static,
-        patience: Duration,
+        work: impl Future<Output = T> + Send + 'static,
+        at_most: Duration,
         after_signal: Duration,
     ) -> Result<Option<T>, Failure> {
-        let mut until = self.now().plus(patience);
-        let (_, answers) = self.put(question);
+        let mut until = self.now().plus(at_most);
+        let (_, answers) = self.spawn_with_answer(work);
         loop {
-            let answer = taken(&answers)?;
+            let answer = received(&answers)?;
             let left = until.since(self.now());
             if answer.is_some() || left.is_zero() {
                 return Ok(answer);
             }
-            if self.listen(Some(left))?.iter().any(|caught| caught.ends()) {
+            if self.wait_events(Some(left))?.iter().any(|caught| caught.is_fatal()) {
                 until = until.min(self.now().plus(after_signal));
             }
         }
     }
 
-    fn put<T: Send + 'static>(
+    fn spawn_with_answer<T: Send + 'static>(
         &self,
-        question: impl Future<Output = T> + Send + 'static,
+        work: impl Future<Output = T> + Send + 'static,
     ) -> (JoinHandle<()>, Receiver<T>) {
         let (answer, answers) = mpsc::channel();
-        let ring = RingOnDrop(self.bell());
+        let wake = WakeOnDrop(self.waker());
         let task = self.runtime.spawn(async move {
-            // Dropped after the sender, so that whoever hears it finds the answer, or that there will be none.
-            let _ring = ring;
-            let _ = { answer }.send(question.await);
+            // Dropped after the sender, so that the main thread finds the answer, or a closed channel.
+            let _wake = wake;
+            let _ = { answer }.send(work.await);
         });
         (task, answers)
     }
 
-    pub(super) fn listen(&mut self, at_most: Option<Duration>) -> Result<Vec<CaughtSignal>, Failure> {
-        self.ears.listen(at_most).map_err(Failure::internal)
+    pub(super) fn wait_events(&mut self, at_most: Option<Duration>) -> Result<Vec<CaughtSignal>, Failure> {
+        self.events.wait(at_most).map_err(Failure::internal)
     }
 
-    /// A store that hangs does not keep us.
+    /// Shuts the runtime down. A store that hangs delays this for at most [`SHUTDOWN_MAX`].
     pub(super) fn close(self) {
-        self.runtime.shutdown_timeout(LAST_WORDS);
+        self.runtime.shutdown_timeout(SHUTDOWN_MAX);
     }
 }
 
-fn taken<T>(answers: &Receiver<T>) -> Result<Option<T>, Failure> {
+fn received<T>(answers: &Receiver<T>) -> Result<Option<T>, Failure> {
     match answers.try_recv() {
         Ok(answer) => Ok(Some(answer)),
         Err(mpsc::TryRecvError::Empty) => Ok(None),
@@ -143,21 +143,22 @@ fn taken<T>(answers: &Receiver<T>) -> Result<Option<T>, Failure> {
     }
 }
 
-struct RingOnDrop(Waker);
+struct WakeOnDrop(Waker);
 
-impl Drop for RingOnDrop {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
-        self.0.ring();
+        self.0.wake();
     }
 }
 
-/// As the terminal would, had we asked for it: with everybody in our group, and only if there is somebody to continue us.
-pub(super) fn stop_our_group() -> io::Result<()> {
+/// Stops the whole process group, as the terminal does. The kernel ignores the signal in an orphaned
+/// group, which no shell could continue.
+pub(super) fn stop_process_group() -> io::Result<()> {
     Ok(kill_current_process_group(Signal::TTIN)?)
 }
 
-/// Until somebody continues us, if there is anybody to do so.
-pub(super) fn stop_ourselves() -> io::Result<()> {
+/// Stops this process, if a shell is there to continue it.
+pub(super) fn stop_process() -> io::Result<()> {
     match somebody_continues_us() {
         true => Ok(kill_process(getpid(), Signal::STOP)?),
         false => Ok(()),

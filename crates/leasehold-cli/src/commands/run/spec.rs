@@ -1,4 +1,4 @@
-//! What `run` is to do: the command line, checked as a whole before anything is asked of a store.
+//! The checked command line of `run` and `elect`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,28 +6,232 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use leasehold::{Capabilities, Error, Fence, Name, Names, Owner, Permits, Ttl};
+use leasehold::{Capabilities, Error, Fence, Name, Names, Owner, Share, Ttl};
 use rustix::fs::{Access, access};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::ancestors::{self, Way};
-use crate::args::{OnLost, Output, Run};
+use crate::ancestors;
+use crate::args::{Elect, Ending, OnLost, Output, Program, Run};
 use crate::commands::exec;
 use crate::config::Defaults;
 use crate::duration::short;
-use crate::exit::Failure;
-use crate::output::LogThread;
+use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::output::Log;
 use crate::user::label_of_run;
-use crate::{name, print};
+use crate::{name, print_json};
 
-/// Everything is gone so long before the lease ends.
+/// How long before the end of the lease everything is dead.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
 
-/// How long whatever was asked to end has for it.
+/// The default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 
-/// Refuses a program of --on-lost-exec that could not be started: when the lease is lost it is too late to find out.
+const RUN_TTL: Duration = Duration::from_secs(30);
+const ELECT_TTL: Duration = Duration::from_secs(15);
+
+/// What to lock, what to run, and how to end it.
+#[derive(Debug)]
+pub(super) struct RunSpec {
+    /// The NAME of the command line; one of `names`.
+    name: Name,
+    pub(super) names: Names,
+    pub(super) share: Share,
+    pub(super) owner: Owner,
+    pub(super) ttl: Duration,
+    /// Zero does not wait; [`Duration::MAX`] has no limit.
+    pub(super) wait: Duration,
+    conflict_exit_code: u8,
+    skip: bool,
+    /// How long the lock is kept from the start of the run, for `--at-least` or `--once-per`.
+    pub(super) at_least: Duration,
+    /// `at_least` is from `--once-per`.
+    pub(super) once: bool,
+    /// With `once`: an interrupted run counts.
+    pub(super) count_interrupted: bool,
+    pub(super) max_runtime: Option<Duration>,
+    pub(super) on_lost: OnLost,
+    pub(super) signal: Signal,
+    pub(super) kill_after: Duration,
+    /// The program of `--on-lost-exec`.
+    pub(super) hook: Option<OsString>,
+    pub(super) close: bool,
+    output: Output,
+    program: OsString,
+    args: Vec<OsString>,
+}
+
+impl RunSpec {
+    pub(super) fn for_run(args: &Run, defaults: Defaults, output: Output) -> Result<Self, Failure> {
+        if args.max_runtime.is_some_and(|max| max.is_zero()) {
+            return Err(Failure::usage("--max-runtime 0 would leave no time; leave it out for no limit"));
+        }
+        if let Some(period) = args.once_per {
+            Ttl::new(period)?;
+        }
+        let ttl = args.ttl.or(defaults.ttl).unwrap_or(RUN_TTL);
+        let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
+        let spec = RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, args.on_lost)?;
+        let also = args.also.iter().map(|also| name(also)).collect::<Result<Vec<_>, _>>()?;
+        let skip = args.skip || args.once_per.is_some();
+        let does_not_wait = skip && args.waiting.wait.is_none();
+        Ok(RunSpec {
+            names: Names::new(std::iter::once(spec.name.clone()).chain(also))?,
+            share: match args.permits {
+                Some(permits) => Share::Permits(permits),
+                None if args.shared => Share::Shared,
+                None => Share::Exclusive,
+            },
+            wait: if does_not_wait { Duration::ZERO } else { args.waiting.limit() },
+            conflict_exit_code: args.waiting.conflict_exit_code,
+            skip,
+            at_least: args.once_per.or(args.at_least).unwrap_or(Duration::ZERO),
+            once: args.once_per.is_some(),
+            count_interrupted: args.count_interrupted,
+            max_runtime: args.max_runtime,
+            close: args.close,
+            output,
+            ..spec
+        })
+    }
+
+    pub(super) fn for_elect(args: &Elect, defaults: Defaults) -> Result<Self, Failure> {
+        let ttl = args.ttl.or(defaults.ttl).unwrap_or(ELECT_TTL);
+        let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
+        RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, OnLost::Kill)
+    }
+
+    /// Holds one name exclusively, and waits for it without a limit.
+    fn new(
+        given_name: &OsStr,
+        owner: Option<Owner>,
+        ttl: Duration,
+        program: &Program,
+        ending: &Ending,
+        on_lost: OnLost,
+    ) -> Result<Self, Failure> {
+        let kill_after = ending.kill_after.unwrap_or(KILL_AFTER.min(ttl / 4));
+        let least = 2 * kill_after + 2 * MARGIN;
+        if on_lost == OnLost::Kill && ttl < least {
+            return Err(Failure::usage(match ending.kill_after {
+                Some(_) => format!(
+                    "a --ttl of {} is too short for a --kill-after of {}: to renew in time, and to end everything in time \
+                     if that fails, takes at least {}",
+                    short(ttl),
+                    short(kill_after),
+                    short(least)
+                ),
+                None => format!(
+                    "a --ttl of {} is too short to end the command in time should it be lost; use 2s or more, or say \
+                     what else to do with --on-lost signal or --on-lost continue",
+                    short(ttl)
+                ),
+            }));
+        }
+        let (program, args) = program.parts()?.ok_or_else(Program::missing)?;
+        if let Some(hook) = &ending.on_lost_exec {
+            check_hook(hook)?;
+        }
+        let name = name(given_name)?;
+        Ok(RunSpec {
+            names: Names::from(name.clone()),
+            name,
+            share: Share::Exclusive,
+            owner: owner.unwrap_or_else(|| label_of_run(&program)),
+            ttl,
+            wait: Duration::MAX,
+            conflict_exit_code: NOT_ACQUIRED,
+            skip: false,
+            at_least: Duration::ZERO,
+            once: false,
+            count_interrupted: false,
+            max_runtime: None,
+            on_lost,
+            signal: ending.signal,
+            kill_after,
+            hook: ending.on_lost_exec.clone(),
+            close: false,
+            output: Output::Text,
+            program,
+            args,
+        })
+    }
+
+    /// Refuses a time that the store could not keep the lock for once the command has run.
+    pub(super) fn check_store(&self, store: &Capabilities) -> Result<(), Failure> {
+        if self.at_least <= store.max_ttl.as_duration() {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{} {} is too long: this {} store keeps a lock for at most {}; use a shorter time or another store, or raise `?max_ttl=` \
+             (ms) in the URL of every client",
+            self.keep_option(),
+            short(self.at_least),
+            store.store,
+            short(store.max_ttl.as_duration())
+        )))
+    }
+
+    /// The option that sets `at_least`.
+    pub(super) fn keep_option(&self) -> &'static str {
+        if self.once { "--once-per" } else { "--at-least" }
+    }
+
+    /// The command, with its environment.
+    pub(super) fn command(&self, fence: Fence) -> Command {
+        let mut command = exec::command(&self.program);
+        command.args(&self.args);
+        self.set_environment(&mut command, fence);
+        command.env("LEASEHOLD_TTL_MS", self.ttl.as_millis().to_string());
+        command
+    }
+
+    /// The program of `--on-lost-exec`, with its environment.
+    pub(super) fn hook_command(&self, fence: Fence, loss: &str) -> Option<Command> {
+        let mut command = Command::new(self.hook.as_ref()?);
+        self.set_environment(&mut command, fence);
+        // Standard output belongs to the command.
+        command.env("LEASEHOLD_LOSS", loss).stdin(Stdio::null()).stdout(Stdio::from(std::io::stderr()));
+        Some(command)
+    }
+
+    fn set_environment(&self, command: &mut Command, fence: Fence) {
+        command
+            .env("LEASEHOLD_NAME", self.name.as_str())
+            .env("LEASEHOLD_FENCE", fence.to_string())
+            .env("LEASEHOLD_OWNER", self.owner.as_str())
+            .env(ancestors::HELD, ancestors::extended(&self.names, self.share));
+        exec::without_secrets(command);
+    }
+
+    /// The command for messages: without its arguments, which may be secret.
+    pub(super) fn shown_command(&self) -> String {
+        self.program.display().to_string().chars().flat_map(char::escape_debug).collect()
+    }
+
+    /// The exit code of a run whose lock is held by another; with `--skip` and `--once-per` that is no
+    /// failure.
+    pub(super) fn not_acquired(&self, error: &Error, log: &impl Log) -> Result<u8, Failure> {
+        if !self.skip {
+            return Err(Failure::busy(self.conflict_exit_code, error));
+        }
+        let holder = match error {
+            Error::Busy { busy, .. } => busy.holder.as_ref(),
+            _ => None,
+        };
+        if self.output == Output::Json {
+            let holder = holder.map(Owner::as_str);
+            print_json(&json!({ "name": self.name.as_str(), "skipped": true, "holder": holder }))?;
+        }
+        if self.once {
+            let by = holder.map(|owner| format!(" by {owner}")).unwrap_or_default();
+            log.info(format_args!("{} was run{by} already, or is being run: nothing to do", self.names));
+        }
+        Ok(0)
+    }
+}
+
+/// Refuses a program of `--on-lost-exec` that could not be started, before the lease is at stake.
 fn check_hook(hook: &OsStr) -> Result<(), Failure> {
     let usable = |path: &Path| match path.metadata() {
         Err(error) => Err(error.to_string()),
@@ -46,203 +250,4 @@ fn check_hook(hook: &OsStr) -> Result<(), Failure> {
     found.map_err(|why| {
         Failure::usage(format!("cannot run `{}`, the program of --on-lost-exec: {why}", hook.display()))
     })
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Exclusive,
-    Shared,
-    Permits(Permits),
-}
-
-#[derive(Debug)]
-pub(super) struct RunSpec {
-    /// What the command is told; one of `names`.
-    name: Name,
-    pub(super) names: Names,
-    pub(super) kind: Kind,
-    pub(super) owner: Owner,
-    pub(super) ttl: Duration,
-    /// `None` is for ever.
-    pub(super) wait: Option<Duration>,
-    pub(super) conflict: u8,
-    pub(super) skip: bool,
-    pub(super) at_least: Duration,
-    /// What `at_least` is for: at most one run in that time.
-    pub(super) once: bool,
-    /// Whether an interrupted run counts as the one of its period.
-    pub(super) count_interrupted: bool,
-    pub(super) max_runtime: Option<Duration>,
-    pub(super) on_lost: OnLost,
-    pub(super) signal: Signal,
-    pub(super) kill_after: Duration,
-    pub(super) hook: Option<OsString>,
-    pub(super) close: bool,
-    /// A run that is skipped prints an object.
-    output: Output,
-    program: OsString,
-    args: Vec<OsString>,
-}
-
-impl RunSpec {
-    /// `ttl` is what holds where neither the command line nor the configuration says one.
-    pub(super) fn new(args: &Run, defaults: Defaults, ttl: Duration) -> Result<Self, Failure> {
-        let ttl = args.ttl.or(defaults.ttl).unwrap_or(ttl);
-        let kill_after = args.kill_after.unwrap_or(KILL_AFTER.min(ttl / 4));
-        let least = 2 * kill_after + 2 * MARGIN;
-        if args.on_lost == OnLost::Kill && ttl < least {
-            return Err(Failure::usage(match args.kill_after {
-                Some(_) => format!(
-                    "a --ttl of {} is too short for a --kill-after of {}: to renew in time, and to end everything in time \
-                     if that fails, takes at least {}",
-                    short(ttl),
-                    short(kill_after),
-                    short(least)
-                ),
-                None => format!(
-                    "a --ttl of {} is too short to end the command in time should it be lost; use 2s or more, or say \
-                     what else to do with --on-lost signal or --on-lost continue",
-                    short(ttl)
-                ),
-            }));
-        }
-        let zero = |option: &str| {
-            Err(Failure::usage(format!("--{option} 0 would leave no time; leave it out for no limit")))
-        };
-        if args.max_runtime.is_some_and(|max| max.is_zero()) {
-            return zero("max-runtime");
-        }
-        if let Some(period) = args.once_per {
-            Ttl::new(period)?;
-        }
-        let (program, rest) = match (&args.string, args.command.split_first()) {
-            (Some(string), _) => (exec::shell(), vec!["-c".into(), string.clone()]),
-            (None, Some((program, rest))) if !program.is_empty() => (program.clone(), rest.to_vec()),
-            _ => return Err(Failure::usage("what is to be run? Write the command after `--`")),
-        };
-        let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
-        let owner = owner.unwrap_or_else(|| label_of_run(&program));
-        if let Some(hook) = &args.on_lost_exec {
-            check_hook(hook)?;
-        }
-        let all = std::iter::once(&args.name).chain(&args.also).map(|given| name(given));
-        let all: Vec<Name> = all.collect::<Result<_, _>>()?;
-        let skip = args.skip || args.once_per.is_some();
-        let does_not_wait = args.waiting.nonblock || (skip && args.waiting.wait.is_none());
-        Ok(RunSpec {
-            name: name(&args.name)?,
-            names: Names::new(all)?,
-            kind: match args.permits {
-                Some(permits) => Kind::Permits(permits),
-                None if args.shared => Kind::Shared,
-                None => Kind::Exclusive,
-            },
-            owner,
-            ttl,
-            wait: if does_not_wait { Some(Duration::ZERO) } else { args.waiting.wait },
-            conflict: if skip { 0 } else { args.waiting.conflict_exit_code },
-            skip,
-            at_least: args.once_per.or(args.at_least).unwrap_or(Duration::ZERO),
-            once: args.once_per.is_some(),
-            count_interrupted: args.count_interrupted,
-            max_runtime: args.max_runtime,
-            on_lost: args.on_lost,
-            signal: args.signal,
-            kill_after,
-            hook: args.on_lost_exec.clone(),
-            close: args.close,
-            output: Output::Text,
-            program,
-            args: rest,
-        })
-    }
-
-    /// Refuses what the store could not record after the command has run.
-    pub(super) fn check_store(&self, store: &Capabilities) -> Result<(), Failure> {
-        if self.at_least <= store.max_ttl.as_duration() {
-            return Ok(());
-        }
-        let option = if self.once { "--once-per" } else { "--at-least" };
-        Err(Failure::usage(format!(
-            "{option} {} is too long: this {} store keeps a lock for at most {}; use a shorter time or another store, or raise `?max_ttl=` \
-             (ms) in the URL of every client",
-            short(self.at_least),
-            store.store,
-            short(store.max_ttl.as_duration())
-        )))
-    }
-
-    pub(super) fn with_output(self, output: Output) -> Self {
-        RunSpec { output, ..self }
-    }
-
-    /// The command, with what it may know, and without what it may not.
-    pub(super) fn command(&self, fence: Fence) -> Command {
-        let mut command = exec::command(&self.program);
-        command.args(&self.args);
-        self.tell(&mut command, fence);
-        command.env("LEASEHOLD_TTL_MS", self.ttl.as_millis().to_string());
-        command
-    }
-
-    /// The program that is told of a loss.
-    pub(super) fn hook_command(&self, fence: Fence, loss: &str) -> Option<Command> {
-        let mut command = Command::new(self.hook.as_ref()?);
-        self.tell(&mut command, fence);
-        // Standard output is the command's alone.
-        command.env("LEASEHOLD_LOSS", loss).stdin(Stdio::null()).stdout(Stdio::from(std::io::stderr()));
-        Some(command)
-    }
-
-    fn tell(&self, command: &mut Command, fence: Fence) {
-        command
-            .env("LEASEHOLD_NAME", self.name.as_str())
-            .env("LEASEHOLD_FENCE", fence.to_string())
-            .env("LEASEHOLD_OWNER", self.owner.as_str())
-            .env(ancestors::HELD, ancestors::extended(&self.names, self.way()));
-        exec::without_secrets(command);
-    }
-
-    fn way(&self) -> Way {
-        match self.kind {
-            Kind::Exclusive => Way::Alone,
-            Kind::Shared => Way::Shared,
-            Kind::Permits(_) => Way::Permits,
-        }
-    }
-
-    /// A warning, where an ancestor of this process holds a name that this one waits for.
-    pub(super) fn waits_for_itself(&self) -> Option<String> {
-        let name = ancestors::in_the_way(&self.names, self.way())?;
-        let waits = self.wait != Some(Duration::ZERO);
-        waits.then(|| ancestors::warning(&name))
-    }
-
-    /// The command, for people: without its arguments, which may be nobody else's business.
-    pub(super) fn shown(&self) -> String {
-        self.program.display().to_string().chars().flat_map(char::escape_debug).collect()
-    }
-
-    /// Not acquired is as good as done where that was asked for.
-    pub(super) fn not_acquired(&self, why: &Error, speaker: &LogThread) -> Result<u8, Failure> {
-        match self.skip {
-            true => {
-                if self.output == Output::Json {
-                    let holder = match why {
-                        Error::Busy { busy, .. } => busy.holder.as_ref().map(Owner::as_str),
-                        _ => None,
-                    };
-                    let told = json!({ "name": self.name.as_str(), "skipped": true, "holder": holder });
-                    print(&format!("{told}\n"))?;
-                }
-                if let (true, Error::Busy { busy, .. }) = (self.once, why) {
-                    let by = busy.holder.as_ref().map(|owner| format!(" by {owner}")).unwrap_or_default();
-                    let names = &self.names;
-                    speaker.tell(format!("{names} was run{by} already, or is being run: nothing to do"));
-                }
-                Ok(0)
-            }
-            false => Err(Failure::busy(self.conflict, why)),
-        }
-    }
 }

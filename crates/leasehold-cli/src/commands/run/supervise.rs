@@ -1,7 +1,7 @@
-//! Watches over the command while it runs: what comes to us goes on to it, and if the lease is lost, or about to be, it
-//! is ended in time. One loop, on the main thread.
+//! Supervises the command while it runs: forwards signals to it, and ends it in time if the lease is lost
+//! or about to be lost. One loop, on the main thread.
 
-use std::sync::{Arc, Mutex};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use leasehold::{Deadline, Loss, Proof};
@@ -10,72 +10,61 @@ use rustix::process::Signal;
 use super::event_loop::CaughtSignal;
 use super::job::{Ended, Job};
 use super::processes::{self, Process};
-use super::runtime_bridge::{RuntimeBridge, stop_our_group, stop_ourselves};
-use super::spec::{MARGIN, RunSpec};
+use super::runtime_bridge::{stop_process, stop_process_group};
+use super::spec::MARGIN;
+use super::{Session, without_advice};
 use crate::args::OnLost;
 use crate::duration::short;
 use crate::exit::Failure;
-use crate::output::LogThread;
+use crate::output::Log;
 use crate::signals;
 
-/// How often those are looked at who may end without our hearing of it.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often processes are checked whose end sends no signal to this process.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often what is being killed is looked at.
-const KILLED_EVERY: Duration = Duration::from_millis(5);
+/// How often killed processes are checked.
+const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long the kernel may take to end what was killed, before that is worth a word.
-const DIES_WITHIN: Duration = Duration::from_secs(2);
+/// How long the kernel may take to end killed processes before that is reported.
+const KILL_MAX: Duration = Duration::from_secs(2);
 
-/// How much earlier everything is killed for each process of the machine, so that all are dead in time: what the kernel takes to
-/// end one on a busy machine. (5,000 took 0.5 s, unoptimized, beside five others.)
+/// How much earlier everything is killed for each process of the machine: the time that the kernel needs
+/// to end one on a busy machine. (5,000 took 0.5 s, unoptimized, beside five others.)
 const MARGIN_PER_PROCESS: Duration = Duration::from_micros(200);
 
-/// And how much earlier for the time that a look at all processes took: to kill them takes about as long, and several turns of a
-/// processor that is busy with what the command starts.
-const MARGIN_PER_LOOK: u32 = 4;
+/// How much earlier, as a multiple of the time that one scan of all processes took: to kill them takes
+/// about as long, and several turns of a processor that is busy with what the command starts.
+const MARGIN_PER_SCAN: u32 = 4;
 
-/// How long a command that was asked to stop has before it is stopped.
-const STOPS_WITHIN: Duration = Duration::from_millis(200);
+/// How long a command that was asked to stop (TSTP) has before it is stopped.
+const STOP_MAX: Duration = Duration::from_millis(200);
 
-/// How long a hook may run on when everything else is over.
+/// How long the hook may run once everything else has ended.
 const HOOK_MAX: Duration = Duration::from_secs(10);
 
-/// Why the last renewals failed, as the client tells it.
-pub(super) type Trouble = Arc<Mutex<Option<String>>>;
-
+/// Supervises one command until it, and everything it started, has ended.
 pub(super) struct Supervisor<'a> {
-    pub(super) office: &'a mut RuntimeBridge,
-    pub(super) plan: &'a RunSpec,
-    pub(super) speaker: &'a LogThread,
-    pub(super) job: Job,
-    pub(super) proof: Proof,
-    pub(super) trouble: Trouble,
+    session: &'a mut Session,
+    job: Job,
+    proof: Proof,
+    verdict: Verdict,
     started: Deadline,
-    /// Until when the lease lasts at least, as far as was seen while it did.
+    /// The latest end of the lease that was seen while it was valid.
     deadline: Deadline,
-    is_lost: bool,
-    is_too_long: bool,
-    /// What was pressed at the terminal, for the command and for us.
-    pressed: Option<Signal>,
-    /// Somebody wants the command, and us, to end.
-    is_told: bool,
-    /// What ended the wait for processes that the command left behind.
-    interrupted_by: Option<Signal>,
     stage: Stage,
-    /// How long before the lease's deadline everything is killed. It grows with the number of processes.
+    /// How long before the deadline everything is killed. It grows with the number of processes.
     margin: Duration,
-    /// Only those are left who cannot be ended.
+    /// Only processes that cannot be ended are left.
     only_survivors: bool,
-    survivors_are_told: bool,
-    lingering_is_told: bool,
+    has_logged_survivors: bool,
+    has_logged_lingering: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// It was asked to end.
-    Asked {
+    /// The command was asked to end.
+    Ending {
         kill_at: Deadline,
     },
     Killing {
@@ -83,97 +72,86 @@ enum Stage {
     },
 }
 
-/// How it went.
-#[derive(Debug)]
+/// How the command ended, and why.
+#[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) ended: Option<Ended>,
     pub(super) is_lost: bool,
     pub(super) is_too_long: bool,
-    /// Something of it runs on, and nobody can help that.
+    /// A process that cannot be ended still runs.
     pub(super) has_survivors: bool,
-    pub(super) pressed: Option<Signal>,
-    /// Somebody told us to end, and so the command was.
-    pub(super) is_told: bool,
+    /// The signal of a key at the terminal, which the command received too.
+    pub(super) keyboard_signal: Option<Signal>,
+    /// A signal asked leasehold to end.
+    pub(super) is_end_requested: bool,
     /// The signal that ended the wait for processes that the command left behind.
     pub(super) interrupted_by: Option<Signal>,
 }
 
 impl Verdict {
-    /// Whether the command was kept from coming to its own end: by a signal to us, which it may have handled, or by one to
-    /// itself. A command that leasehold ended, because it ran too long, was not interrupted, and neither was one that
-    /// crashed.
+    /// Whether the run was interrupted: by a signal to leasehold, which the command may have handled, or
+    /// by one that ended the command. A command that leasehold ended because it ran too long, or that
+    /// crashed, was not interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
         const INTERRUPTS: [Signal; 5] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL];
         let was_killed = INTERRUPTS.iter().any(|it| self.ended == Some(Ended::Signal(it.as_raw())));
-        self.is_told || (was_killed && !self.is_too_long)
+        self.is_end_requested || (was_killed && !self.is_too_long)
+    }
+
+    /// Records a signal. Every signal that arrives is recorded.
+    fn record(&mut self, caught: CaughtSignal) {
+        if caught.is_from_keyboard() {
+            self.keyboard_signal = Some(caught.signal);
+        }
+        self.is_end_requested |= caught.requests_end();
     }
 }
 
 impl<'a> Supervisor<'a> {
-    pub(super) fn new(
-        office: &'a mut RuntimeBridge,
-        plan: &'a RunSpec,
-        speaker: &'a LogThread,
-        job: Job,
-        proof: Proof,
-        trouble: Trouble,
-    ) -> Self {
-        let started = office.now();
+    pub(super) fn new(session: &'a mut Session, job: Job, proof: Proof) -> Self {
+        let started = session.bridge.now();
         Supervisor {
             deadline: started.plus(proof.remaining()),
-            office,
-            plan,
-            speaker,
+            session,
             job,
             proof,
-            trouble,
+            verdict: Verdict::default(),
             started,
-            is_lost: false,
-            is_too_long: false,
-            pressed: None,
-            is_told: false,
-            interrupted_by: None,
             stage: Stage::Running,
             margin: MARGIN,
             only_survivors: false,
-            survivors_are_told: false,
-            lingering_is_told: false,
+            has_logged_survivors: false,
+            has_logged_lingering: false,
         }
     }
 
-    /// Ends when the command has, and, unless that was asked for, everything it started. Where it fails, nobody minds the
-    /// command any more, so nothing of it survives.
+    /// Returns when the command and, unless `--close` is given, everything it started has ended. On an
+    /// error the job is killed when it is dropped: nothing of it runs unsupervised.
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
-        self.office.ears.watch(self.job.end());
-        for caught in self.office.listen(Some(Duration::ZERO))? {
-            self.note(caught);
+        self.session.bridge.events.watch(self.job.end());
+        for caught in self.session.bridge.wait_events(Some(Duration::ZERO))? {
+            self.verdict.record(caught);
             self.job.forward_early(caught);
         }
         loop {
             if self.job.reap() && self.job.has_terminal() {
-                self.stopped_at_the_terminal()?;
+                self.handle_stop_at_terminal()?;
             }
             if self.is_over() {
                 break;
             }
-            let now = self.office.now();
-            self.look(now);
-            let at_most = self.next_look(now);
-            for caught in self.office.listen(at_most)? {
-                self.hear(caught)?;
+            let now = self.session.bridge.now();
+            self.check(now);
+            let at_most = self.next_check(now);
+            for caught in self.session.bridge.wait_events(at_most)? {
+                self.handle(caught)?;
             }
         }
         self.job.settle();
         self.wait_for_hook()?;
-        Ok(Verdict {
-            ended: self.job.ended(),
-            is_lost: self.is_lost,
-            is_too_long: self.is_too_long,
-            has_survivors: self.only_survivors && !self.job.is_gone(),
-            pressed: self.pressed,
-            is_told: self.is_told,
-            interrupted_by: self.interrupted_by,
-        })
+        self.verdict.ended = self.job.ended();
+        self.verdict.has_survivors = self.only_survivors && !self.job.is_gone();
+        Ok(self.verdict)
     }
 
     fn is_over(&mut self) -> bool {
@@ -181,124 +159,123 @@ impl<'a> Supervisor<'a> {
             return true;
         }
         if self.stage != Stage::Running {
-            // Whoever cannot be ended is waited for, as long as there is a lock to hold meanwhile.
-            return self.is_lost && self.only_survivors;
+            // A process that cannot be ended is waited for while the lock is held.
+            return self.verdict.is_lost && self.only_survivors;
         }
         if self.job.ended().is_none() {
             return false;
         }
-        if !self.plan.close && !std::mem::replace(&mut self.lingering_is_told, true) {
-            self.speaker.tell(format!(
+        if !self.session.spec.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
+            self.session.log.info(format_args!(
                 "`{}` has ended, but something it started still runs: {}. {} is held until that ends too; --close lets \
                  go at once",
-                self.plan.shown(),
+                self.session.spec.shown_command(),
                 list(&self.job.living()),
-                self.plan.names
+                self.session.spec.names
             ));
         }
-        self.plan.close
+        self.session.spec.close
     }
 
-    /// Whether the lease still lasts, the command may still run, and what was asked of it has been done.
-    fn look(&mut self, now: Deadline) {
+    /// Checks the lease, `--max-runtime` and the time to kill, and acts on them.
+    fn check(&mut self, now: Deadline) {
         let remaining = self.proof.remaining();
         if !remaining.is_zero() {
             self.deadline = now.plus(remaining);
         }
-        if !self.is_lost {
-            // Renewals have failed, or it would be more.
-            if self.plan.on_lost == OnLost::Kill && remaining <= self.plan.ttl / 2 {
+        if !self.verdict.is_lost {
+            // Renewals have failed, or more would remain.
+            if self.session.spec.on_lost == OnLost::Kill && remaining <= self.session.spec.ttl / 2 {
                 self.set_margin();
             }
-            let ends_soon =
-                self.plan.on_lost == OnLost::Kill && remaining <= self.plan.kill_after + self.margin;
+            let ends_soon = self.session.spec.on_lost == OnLost::Kill
+                && remaining <= self.session.spec.kill_after + self.margin;
             match self.proof.loss() {
                 Some(loss) => self.lost(Some(loss), now),
                 None if ends_soon => self.lost(None, now),
                 None => {}
             }
         }
-        let runs_out = self.plan.max_runtime.is_some_and(|max| now.since(self.started) >= max);
+        let runs_out = self.session.spec.max_runtime.is_some_and(|max| now.since(self.started) >= max);
         if runs_out && self.stage == Stage::Running {
             self.too_long(now);
         }
         match self.stage {
-            Stage::Asked { kill_at } if now >= kill_at => self.kill(now),
+            Stage::Ending { kill_at } if now >= kill_at => self.kill(now),
             Stage::Killing { .. } => self.kill(now),
             _ => {}
         }
     }
 
     fn set_margin(&mut self) {
-        let start = self.office.now();
+        let start = self.session.bridge.now();
         drop(self.job.living());
-        let look = self.office.now().since(start);
+        let scan = self.session.bridge.now().since(start);
         let each = MARGIN_PER_PROCESS * u32::try_from(processes::count()).unwrap_or(u32::MAX);
-        self.margin = MARGIN + each + look * MARGIN_PER_LOOK;
+        self.margin = MARGIN + each + scan * MARGIN_PER_SCAN;
     }
 
-    fn next_look(&self, now: Deadline) -> Option<Duration> {
+    fn next_check(&self, now: Deadline) -> Option<Duration> {
         let remaining = self.proof.remaining();
-        let lease = match (self.is_lost, self.plan.on_lost) {
+        let lease = match (self.verdict.is_lost, self.session.spec.on_lost) {
             (true, _) => None,
-            // There may be more processes by then.
-            (false, OnLost::Kill) if remaining <= self.plan.ttl / 2 => {
-                Some(remaining.saturating_sub(self.plan.kill_after + self.margin).min(LOOK_EVERY))
+            // The number of processes, and so the margin, may grow.
+            (false, OnLost::Kill) if remaining <= self.session.spec.ttl / 2 => {
+                Some(remaining.saturating_sub(self.session.spec.kill_after + self.margin).min(CHECK_INTERVAL))
             }
-            (false, OnLost::Kill) => Some(remaining - self.plan.ttl / 2),
+            (false, OnLost::Kill) => Some(remaining - self.session.spec.ttl / 2),
             (false, OnLost::Signal | OnLost::Continue) => Some(remaining),
         };
         let stage = match self.stage {
-            Stage::Killing { .. } if self.only_survivors => Some(LOOK_EVERY),
-            Stage::Killing { .. } => Some(KILLED_EVERY),
-            Stage::Asked { kill_at } => Some(kill_at.since(now)),
-            Stage::Running => self.plan.max_runtime.map(|max| self.started.plus(max).since(now)),
+            Stage::Killing { .. } if self.only_survivors => Some(CHECK_INTERVAL),
+            Stage::Killing { .. } => Some(KILL_CHECK_INTERVAL),
+            Stage::Ending { kill_at } => Some(kill_at.since(now)),
+            Stage::Running => self.session.spec.max_runtime.map(|max| self.started.plus(max).since(now)),
         };
-        // Of orphans we may not hear.
-        let orphans = self.job.ended().map(|_| LOOK_EVERY);
+        // The end of an orphan may send no signal.
+        let orphans = self.job.ended().map(|_| CHECK_INTERVAL);
         let unreaped = self.job.has_more_to_reap().then_some(Duration::ZERO);
         [lease, stage, orphans, unreaped].into_iter().flatten().min()
     }
 
-    /// Acts first and speaks then.
+    /// Acts on a loss first, and logs it afterwards. `None`: the lease is about to end.
     fn lost(&mut self, loss: Option<Loss>, now: Deadline) {
-        self.is_lost = true;
+        self.verdict.is_lost = true;
         let pid = self.job.pid();
-        match self.plan.on_lost {
+        match self.session.spec.on_lost {
             OnLost::Kill => self.ask_to_end(now),
             OnLost::Signal if self.job.ended().is_some() => {
-                self.job.signal_all(self.plan.signal, Deadline::FAR);
+                self.job.signal_all(self.session.spec.signal, Deadline::FAR);
             }
-            OnLost::Signal => self.job.signal(self.plan.signal),
+            OnLost::Signal => self.job.signal(self.session.spec.signal),
             OnLost::Continue => {}
         }
         let word = loss.unwrap_or(Loss::Unreachable).as_str();
-        let hook = self.plan.hook_command(self.proof.fence(), word).map(|hook| self.job.start_hook(hook));
+        let hook =
+            self.session.spec.hook_command(self.proof.fence(), word).map(|hook| self.job.start_hook(hook));
         let what = match loss {
             Some(loss) => format!("was lost: {loss}"),
             None => {
-                let trouble = self.trouble.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                // What to do about it is another matter now.
-                let why =
-                    trouble.as_deref().and_then(|why| why.split("; ").next()).unwrap_or("no answer in time");
+                let error = self.session.renewal_error.lock().unwrap_or_else(PoisonError::into_inner);
+                let why = error.as_deref().map_or("no answer in time", without_advice);
                 format!("could not be renewed ({why}) and ends in {}", short(self.proof.remaining()))
             }
         };
-        let command = self.plan.shown();
-        let then = match self.plan.on_lost {
+        let command = self.session.spec.shown_command();
+        let then = match self.session.spec.on_lost {
             OnLost::Kill => format!("Ending `{command}` (pid {pid}) and everything it started"),
             OnLost::Signal => format!(
                 "`{command}` (pid {pid}) was sent {}; until it ends, it runs without the lock",
-                signals::name(self.plan.signal)
+                signals::name(self.session.spec.signal)
             ),
             OnLost::Continue => format!(
                 "`{command}` (pid {pid}) runs on without the lock, as --on-lost continue says: somebody else may be at \
                  work beside it"
             ),
         };
-        self.speaker.error(format!("the lease on {} {what}. {then}", self.plan.names));
-        if let (Some(Err(error)), Some(program)) = (hook, &self.plan.hook) {
-            self.speaker.error(format!(
+        self.session.log.error(format_args!("the lease on {} {what}. {then}", self.session.spec.names));
+        if let (Some(Err(error)), Some(program)) = (hook, &self.session.spec.hook) {
+            self.session.log.error(format_args!(
                 "cannot run `{}`, the program of --on-lost-exec: {error}; nobody was told but you",
                 program.display()
             ));
@@ -306,36 +283,38 @@ impl<'a> Supervisor<'a> {
     }
 
     fn too_long(&mut self, now: Deadline) {
-        self.is_too_long = true;
+        self.verdict.is_too_long = true;
         self.ask_to_end(now);
-        self.speaker.error(format!(
+        self.session.log.error(format_args!(
             "`{}` (pid {}) ran for longer than its --max-runtime of {}. Ending it and everything it started",
-            self.plan.shown(),
+            self.session.spec.shown_command(),
             self.job.pid(),
-            short(self.plan.max_runtime.unwrap_or_default())
+            short(self.session.spec.max_runtime.unwrap_or_default())
         ));
     }
 
-    /// With as much grace as was asked for and the lease allows.
+    /// Asks the job to end, and sets the time to kill it: `--kill-after`, or less if the lease ends sooner.
     fn ask_to_end(&mut self, now: Deadline) {
-        let grace = now.plus(self.plan.kill_after);
+        let grace = now.plus(self.session.spec.kill_after);
         self.set_margin();
-        // A deadline that was given up before is of no concern.
-        let runs_on_without = self.is_lost && self.is_too_long;
-        let kill_at = if runs_on_without { grace } else { grace.min(self.deadline.minus(self.margin)) };
+        // The command runs without the lock already, so the end of the lease does not matter.
+        let runs_without_lock = self.verdict.is_lost && self.verdict.is_too_long;
+        let kill_at = if runs_without_lock { grace } else { grace.min(self.deadline.minus(self.margin)) };
         match self.stage {
-            // Ran too long, and now the lease is in danger too.
-            Stage::Asked { kill_at: earlier } => self.stage = Stage::Asked { kill_at: earlier.min(kill_at) },
+            // The command ran too long, and now the lease is in danger too.
+            Stage::Ending { kill_at: earlier } => {
+                self.stage = Stage::Ending { kill_at: earlier.min(kill_at) }
+            }
             Stage::Killing { .. } => {}
             Stage::Running if kill_at <= now => self.kill(now),
             Stage::Running => {
-                self.stage = Stage::Asked { kill_at };
-                self.job.signal_all(self.plan.signal, kill_at);
+                self.stage = Stage::Ending { kill_at };
+                self.job.signal_all(self.session.spec.signal, kill_at);
             }
         }
     }
 
-    /// Once; whoever is left is met at the next look.
+    /// Kills everything once; the next check meets what is left.
     fn kill(&mut self, now: Deadline) {
         let since = match self.stage {
             Stage::Killing { since } => since,
@@ -343,38 +322,30 @@ impl<'a> Supervisor<'a> {
         };
         self.stage = Stage::Killing { since };
         let unreached = self.job.kill();
-        // Somebody who is not ours to kill, or whom the kernel does not let go.
-        let is_late = now > since.plus(DIES_WITHIN);
+        // A process that this user may not kill, or that hangs in the kernel.
+        let is_late = now > since.plus(KILL_MAX);
         let living = if is_late || !unreached.is_empty() { self.job.living() } else { Vec::new() };
         self.only_survivors = is_late || (!unreached.is_empty() && unreached.len() == living.len());
         if self.only_survivors
             && !self.job.is_gone()
-            && !std::mem::replace(&mut self.survivors_are_told, true)
+            && !std::mem::replace(&mut self.has_logged_survivors, true)
         {
-            let then = match self.is_lost {
+            let then = match self.verdict.is_lost {
                 true => format!(
                     "It runs on without {}: end it yourself before somebody takes that",
-                    self.plan.names
+                    self.session.spec.names
                 ),
-                false => format!("{} is held until it ends", self.plan.names),
+                false => format!("{} is held until it ends", self.session.spec.names),
             };
-            self.speaker.error(format!("could not be ended: {}. {then}", list(&living)));
+            self.session.log.error(format_args!("could not be ended: {}. {then}", list(&living)));
         }
     }
 
-    /// Records for the verdict that this signal came. Every caught signal is recorded, wherever it is caught.
-    fn note(&mut self, caught: CaughtSignal) {
-        if caught.is_pressed() {
-            self.pressed = Some(caught.signal);
-        }
-        self.is_told |= caught.means_the_end();
-    }
-
-    fn hear(&mut self, caught: CaughtSignal) -> Result<(), Failure> {
-        self.note(caught);
+    fn handle(&mut self, caught: CaughtSignal) -> Result<(), Failure> {
+        self.verdict.record(caught);
         match caught.signal {
             Signal::TSTP => self.stop(false),
-            // Somebody stopped us in a way we could not see.
+            // This process was stopped by a signal that it cannot catch.
             Signal::CONT if self.job.take_terminal() => {
                 self.job.signal_all(Signal::CONT, Deadline::FAR);
                 Ok(())
@@ -383,7 +354,7 @@ impl<'a> Supervisor<'a> {
             signal if self.job.ended().is_some() => {
                 self.job.signal_all(signal, Deadline::FAR);
                 if matches!(signal, Signal::INT | Signal::QUIT) {
-                    self.end_the_rest(signal);
+                    self.end_left_behind(signal);
                 }
                 Ok(())
             }
@@ -394,39 +365,36 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends what an ended command left behind. The signal alone may not: a shell without job control starts background
-    /// processes that ignore INT and QUIT. The second time, without any grace.
-    fn end_the_rest(&mut self, signal: Signal) {
-        self.interrupted_by = Some(signal);
-        let now = self.office.now();
+    /// Ends what an ended command left behind. The signal alone may not: a shell without job control
+    /// starts background processes that ignore INT and QUIT. The second signal kills at once.
+    fn end_left_behind(&mut self, signal: Signal) {
+        self.verdict.interrupted_by = Some(signal);
+        let now = self.session.bridge.now();
         if self.stage != Stage::Running {
             return self.kill(now);
         }
         self.ask_to_end(now);
-        self.speaker
-            .tell(format!("Ending what `{}` left running; again to kill it at once", self.plan.shown()));
+        self.session.log.info(format_args!(
+            "Ending what `{}` left running; again to kill it at once",
+            self.session.spec.shown_command()
+        ));
     }
 
-    /// Ctrl-Z: nothing of the job runs while nobody renews its lease.
+    /// Ctrl-Z: stops the job before this process, which renews the lease. `has_stopped`: the command has
+    /// stopped already.
     fn stop(&mut self, has_stopped: bool) -> Result<(), Failure> {
         if !has_stopped {
             self.ask_to_stop()?;
         }
         self.job.signal_all(Signal::STOP, Deadline::FAR);
         let stopped = match has_stopped {
-            true => stop_our_group(),
-            false => stop_ourselves(),
+            true => stop_process_group(),
+            false => stop_process(),
         };
         stopped.map_err(Failure::internal)?;
-        // Whatever stopped us has been obeyed.
-        for caught in self.office.listen(Some(Duration::ZERO))? {
-            self.note(caught);
-            if caught.is_forwarded() {
-                self.job.forward(caught);
-            }
-        }
-        // The next look ends what has lost its lease meanwhile. (In a foreground group the shell has continued it together
-        // with us, so that it runs for a moment.)
+        self.forward_signals(Duration::ZERO)?;
+        // Without a lease, the next check ends the job. (In a foreground group the shell has continued the
+        // job together with this process, so that it runs for a moment.)
         if self.proof.is_valid() {
             self.job.take_terminal();
             self.job.signal_all(Signal::CONT, Deadline::FAR);
@@ -434,26 +402,32 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// It may want to put the terminal in order first.
+    /// Gives the command time to restore the terminal before it is stopped.
     fn ask_to_stop(&mut self) -> Result<(), Failure> {
         self.job.ask_to_stop();
-        let until = self.office.now().plus(STOPS_WITHIN);
+        let until = self.session.bridge.now().plus(STOP_MAX);
         loop {
-            let left = until.since(self.office.now());
+            let left = until.since(self.session.bridge.now());
             if self.job.reap() || self.job.ended().is_some() || left.is_zero() {
                 return Ok(());
             }
-            for caught in self.office.listen(Some(left))? {
-                self.note(caught);
-                if caught.is_forwarded() {
-                    self.job.forward(caught);
-                }
-            }
+            self.forward_signals(left)?;
         }
     }
 
-    /// The command wants the terminal, or to be stopped, or its user wants that.
-    fn stopped_at_the_terminal(&mut self) -> Result<(), Failure> {
+    /// Forwards the signals of one wait. A TSTP is not handled again while the job stops.
+    fn forward_signals(&mut self, at_most: Duration) -> Result<(), Failure> {
+        for caught in self.session.bridge.wait_events(Some(at_most))? {
+            self.verdict.record(caught);
+            if caught.is_forwarded() {
+                self.job.forward(caught);
+            }
+        }
+        Ok(())
+    }
+
+    /// The command stopped: it reads the terminal from the background, or Ctrl-Z stopped it.
+    fn handle_stop_at_terminal(&mut self) -> Result<(), Failure> {
         match self.job.take_terminal() {
             true => {
                 self.job.signal_all(Signal::CONT, Deadline::FAR);
@@ -464,19 +438,18 @@ impl<'a> Supervisor<'a> {
     }
 
     fn wait_for_hook(&mut self) -> Result<(), Failure> {
-        let until = self.office.now().plus(HOOK_MAX);
+        let until = self.session.bridge.now().plus(HOOK_MAX);
         loop {
             self.job.reap();
-            let left = until.since(self.office.now());
+            let left = until.since(self.session.bridge.now());
             match self.job.hook_runs() {
                 false => return Ok(()),
                 true if left.is_zero() => {
-                    self.speaker
-                        .tell("the program of --on-lost-exec still runs; it is left to itself".to_owned());
+                    self.session.log.info("the program of --on-lost-exec still runs; it is left to itself");
                     return Ok(());
                 }
                 true => {
-                    if self.office.listen(Some(left))?.iter().any(|caught| caught.ends()) {
+                    if self.session.bridge.wait_events(Some(left))?.iter().any(|caught| caught.is_fatal()) {
                         return Ok(());
                     }
                 }
