@@ -251,6 +251,9 @@ pub(crate) struct LatchOf {
 
 #[derive(Debug, Arguments)]
 #[command(
+    mut_arg("nonblock", |arg| arg.help("Do not wait: fail at once if it is not let through")),
+    mut_arg("wait", |arg| arg.help("Wait at most so long (a bare number is seconds); if that cannot be enough, fail at once")),
+    mut_arg("conflict_exit_code", |arg| arg.help("The exit code if it was not let through")),
     override_usage = "leasehold rate [OPTIONS] --per <DUR> --max <N> <NAME> [-- <COMMAND>...]\n       leasehold rate [OPTIONS] --per <DUR> --max <N> <NAME> -c <STRING>",
     after_help = "\
 Exit codes: COMMAND's own; 0 if it was let through and there is no COMMAND; 64 usage, 69 store unreachable, 75 not let through, \
@@ -283,15 +286,8 @@ pub(crate) struct Rate {
     /// How much this one counts
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Limit")]
     pub(crate) weight: u32,
-    /// Do not wait: fail at once if it is not let through
-    #[arg(short, long, conflicts_with = "wait", help_heading = "Waiting")]
-    pub(crate) nonblock: bool,
-    /// Wait at most so long (a bare number is seconds); if that cannot be enough, fail at once
-    #[arg(short, long, value_name = "DUR", value_parser = duration::parse, help_heading = "Waiting")]
-    pub(crate) wait: Option<Duration>,
-    /// The exit code if it was not let through
-    #[arg(short = 'E', long, value_name = "N", default_value_t = 75, help_heading = "Waiting")]
-    pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// The command to run. `run` and `elect` require one.
@@ -375,9 +371,6 @@ pub(crate) struct Run {
     pub(crate) program: Program,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
-    /// If it is held, do nothing and succeed; unless --wait is given, at once
-    #[arg(long, conflicts_with = "conflict_exit_code", help_heading = "Waiting")]
-    pub(crate) skip: bool,
     /// Share it with others who share it
     #[arg(short, long, conflicts_with_all = ["exclusive", "permits"], help_heading = "Kind of share")]
     pub(crate) shared: bool,
@@ -396,6 +389,27 @@ pub(crate) struct Run {
     /// How long the lock outlives this process, should it die [default: `ttl` of the configuration, or 30s]
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) ttl: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) limits: RunLimits,
+    #[command(flatten, next_help_heading = "Loss and time limits")]
+    pub(crate) ending: Ending,
+    /// Who holds it, for people [default: `owner` of the configuration, or host:pid (user: command)]
+    #[arg(long, value_name = "LABEL", help_heading = "Holding")]
+    pub(crate) owner: Option<String>,
+    /// Let go when COMMAND itself has ended, whatever it leaves behind in the background
+    ///
+    /// Nor does anything that COMMAND started keep the lock if leasehold itself is killed.
+    #[arg(short = 'o', long, help_heading = "Holding")]
+    pub(crate) close: bool,
+}
+
+/// When `run` skips the command, how long it keeps the lock, and when it ends the command. The default is
+/// that of `elect`.
+#[derive(Debug, Clone, Default, Arguments)]
+pub(crate) struct RunLimits {
+    /// If it is held, do nothing and succeed; unless --wait is given, at once
+    #[arg(long, conflicts_with = "conflict_exit_code", help_heading = "Waiting")]
+    pub(crate) skip: bool,
     /// Keep the lock for at least DUR, even if COMMAND ends earlier: for cron jobs on machines whose clocks differ
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = "Holding")]
     pub(crate) at_least: Option<Duration>,
@@ -425,16 +439,6 @@ pub(crate) struct Run {
     /// If the lease is lost, or about to be: end COMMAND and all it started; send it one signal; or let it run on
     #[arg(long, value_name = "HOW", default_value = "kill", help_heading = "Loss and time limits")]
     pub(crate) on_lost: OnLost,
-    #[command(flatten, next_help_heading = "Loss and time limits")]
-    pub(crate) ending: Ending,
-    /// Who holds it, for people [default: `owner` of the configuration, or host:pid (user: command)]
-    #[arg(long, value_name = "LABEL", help_heading = "Holding")]
-    pub(crate) owner: Option<String>,
-    /// Let go when COMMAND itself has ended, whatever it leaves behind in the background
-    ///
-    /// Nor does anything that COMMAND started keep the lock if leasehold itself is killed.
-    #[arg(short = 'o', long, help_heading = "Holding")]
-    pub(crate) close: bool,
 }
 
 #[derive(Debug, Arguments)]
@@ -471,7 +475,7 @@ pub(crate) struct Elect {
 }
 
 /// How `run` and `elect` end the command, and what they do if the lease is lost.
-#[derive(Debug, Arguments)]
+#[derive(Debug, Clone, Arguments)]
 pub(crate) struct Ending {
     /// The signal that asks COMMAND to end
     #[arg(long, value_name = "SIG", default_value = "TERM", value_parser = signals::parse)]
@@ -487,8 +491,9 @@ pub(crate) struct Ending {
     pub(crate) on_lost_exec: Option<OsString>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
+    #[default]
     Kill,
     Signal,
     Continue,

@@ -1,6 +1,7 @@
 //! Which store, and what else is configured: what was asked for comes before what is configured, and what is nearer before
 //! what is further away.
 
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,23 +40,49 @@ pub(crate) struct Defaults {
     pub(crate) owner: Option<Owner>,
 }
 
-/// A store's URL, and who said so.
+/// A store's URL, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) url: String,
-    pub(crate) by: String,
+    pub(crate) by: ChosenBy,
     pub(crate) password_file: Option<PathBuf>,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ChosenBy {
+    /// `--store`.
+    Option,
+    /// [`STORE`].
+    Variable,
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for ChosenBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChosenBy::Option => f.write_str("--store"),
+            ChosenBy::Variable => f.write_str(STORE),
+            ChosenBy::File(path) => path.display().fmt(f),
+            ChosenBy::Default => f.write_str("default"),
+        }
+    }
+}
+
 impl Chosen {
-    fn new(url: impl Into<String>, by: impl Into<String>) -> Self {
-        Chosen { url: url.into(), by: by.into(), password_file: None }
+    /// The failure for a wrong URL: of usage if it was typed, otherwise of the configuration.
+    pub(crate) fn failure(&self, why: impl fmt::Display) -> Failure {
+        match &self.by {
+            ChosenBy::Option => Failure::usage(why.to_string()),
+            by => Failure::configuration(format!("{by}: {why}")),
+        }
     }
 }
 
 pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
+    let chosen = |url: &str, by| Ok(Chosen { url: url.to_owned(), by, password_file: None });
     if let Some(url) = asked {
-        return Ok(Chosen::new(url, "--store"));
+        return chosen(url, ChosenBy::Option);
     }
     match std::env::var(STORE) {
         Ok(url) if url == WITHHELD => {
@@ -64,7 +91,7 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
                  correct it where the outer `leasehold` gets it, or name the store with --store"
             )));
         }
-        Ok(url) if !url.is_empty() => return Ok(Chosen::new(url, STORE)),
+        Ok(url) if !url.is_empty() => return chosen(&url, ChosenBy::Variable),
         Ok(_) | Err(std::env::VarError::NotPresent) => {}
         Err(std::env::VarError::NotUnicode(_)) => {
             return Err(Failure::configuration(format!("{STORE} is not UTF-8; write the store's URL in it")));
@@ -72,12 +99,11 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     }
     for path in files() {
         if let Some(File { store: Some(url), password_file, .. }) = read(&path)? {
-            let folder = path.parent().unwrap_or(Path::new(""));
-            let password_file = password_file.map(|file| folder.join(file));
-            return Ok(Chosen { password_file, ..Chosen::new(url, path.display().to_string()) });
+            let password_file = password_file.map(|file| path.parent().unwrap_or(Path::new("")).join(file));
+            return Ok(Chosen { url, by: ChosenBy::File(path), password_file });
         }
     }
-    Ok(Chosen::new("file:", "default"))
+    chosen("file:", ChosenBy::Default)
 }
 
 /// Each setting from the nearest file that has it. Where the store is named by other means, a file that cannot be used is

@@ -31,13 +31,9 @@ pub(crate) enum Kind {
     Usage,
     Configuration,
     Internal,
-    /// Another holds the lock.
     Busy,
-    /// A latch is closed.
     Closed,
-    /// A rate limit is used up.
     Limited,
-    /// The lease was lost.
     Lost,
     /// The holder to evict does not hold the lock.
     NotHeld,

@@ -30,7 +30,7 @@ use serde_json::Value;
 
 use args::{Args, Command, Global, Output};
 use commands::{completions, doctor, evict, exec, inspect, latch, lock, rate};
-use config::{Chosen, Defaults};
+use config::{Chosen, ChosenBy, Defaults};
 use exit::Failure;
 use output::{Log, Logger};
 
@@ -111,18 +111,19 @@ fn run(args: &Args, logger: Logger) -> Result<u8, Failure> {
 async fn run_async(global: &Global, command: &Command, logger: Logger) -> Result<u8, Failure> {
     let output = global.output;
     if let Command::Doctor = command {
-        let open = |options: Options, url: String| async move { options.examine(&url).await };
-        let report = open_store(global, logger, Options::default(), open)?.await?;
+        let store = choose_store(global, logger, Options::default())?;
+        let report = store.open(|options| options.examine(&store.chosen.url)).await?;
         return doctor::doctor(&report, output);
     }
     let defaults = match command {
         Command::Lock(_) => config::defaults(global.store.as_deref(), logger)?,
         _ => Defaults::default(),
     };
+    let store = choose_store(global, logger, Options::default())?;
     // A command that only reads does not create a store.
     let locks = match command {
-        Command::Ls(_) | Command::Inspect(_) => connect_existing(global, logger)?.await?,
-        _ => Some(connect(global, logger, Options::default())?.await?),
+        Command::Ls(_) | Command::Inspect(_) => store.connect_existing().await?,
+        _ => Some(store.connect().await?),
     };
     let result = match (command, &locks) {
         (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global, logger).await,
@@ -143,103 +144,86 @@ async fn run_async(global: &Global, command: &Command, logger: Logger) -> Result
     result
 }
 
-/// Chooses the store at once; the future connects to it.
-fn connect(
-    global: &Global,
-    logger: Logger,
+/// A store that is chosen, and not opened yet.
+struct ChosenStore {
+    chosen: Chosen,
     options: Options,
-) -> Result<impl Future<Output = Result<Locks, Failure>> + Send + 'static, Failure> {
-    open_store(global, logger, options, |options, url| async move { options.connect(&url).await })
+    wait: Option<Duration>,
+    logger: Logger,
 }
 
-/// Connects to the store if it exists. `None` for a store that does not exist yet.
-fn connect_existing(
-    global: &Global,
-    logger: Logger,
-) -> Result<impl Future<Output = Result<Option<Locks>, Failure>> + Send + 'static, Failure> {
-    let open = |options: Options, url: String| async move { options.connect_existing(&url).await };
-    open_store(global, logger, Options::default(), open)
-}
+impl ChosenStore {
+    async fn connect(&self) -> Result<Locks, Failure> {
+        self.open(|options| options.connect(&self.chosen.url)).await
+    }
 
-/// Chooses the store at once; the future calls `open` with its URL, and repeats that for `--store-wait`.
-fn open_store<T: 'static, F: Future<Output = leasehold::Result<T>> + Send + 'static>(
-    global: &Global,
-    logger: Logger,
-    options: Options,
-    open: impl Fn(Options, String) -> F + Send + Sync + 'static,
-) -> Result<impl Future<Output = Result<T, Failure>> + Send + 'static, Failure>
-where
-    T: Send,
-{
-    let (chosen, options) = chosen(global, logger, options)?;
-    let wait = global.store_wait;
-    Ok(async move {
-        let open = || open(options.clone(), chosen.url.clone());
-        let opened = store_wait::opened(wait, logger, open).await;
-        opened.map_err(|(error, more)| failure(error, &chosen).and(&more))
-    })
+    /// `None` for a store that does not exist yet.
+    async fn connect_existing(&self) -> Result<Option<Locks>, Failure> {
+        self.open(|options| options.connect_existing(&self.chosen.url)).await
+    }
+
+    /// Calls `open`, and repeats that for `--store-wait`.
+    async fn open<T, F: Future<Output = leasehold::Result<T>>>(
+        &self,
+        open: impl Fn(Options) -> F,
+    ) -> Result<T, Failure> {
+        let opened = store_wait::opened(self.wait, self.logger, || open(self.options.clone())).await;
+        opened.map_err(|(error, more)| failure(error, &self.chosen).and(&more))
+    }
 }
 
 /// Chooses the store, and reads its password.
-fn chosen(global: &Global, logger: Logger, mut options: Options) -> Result<(Chosen, Options), Failure> {
+fn choose_store(global: &Global, logger: Logger, mut options: Options) -> Result<ChosenStore, Failure> {
     let chosen = config::store(global.store.as_deref())?;
     let scheme = chosen.url.split(':').next().unwrap_or("");
+    let is_typed = chosen.by == ChosenBy::Option;
     logger.debug(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
     if scheme.eq_ignore_ascii_case("memory") {
-        let why =
-            "a `memory:` store is this process's own, so that nobody else would meet its locks; use `file:`";
-        return Err(match chosen.by.as_str() {
-            "--store" => Failure::usage(why),
-            by => Failure::configuration(format!("{by}: {why}")),
-        });
-    }
-    if scheme.eq_ignore_ascii_case("file") {
-        // A password that the environment sets for other stores is ignored.
-        if let Some(path) = &global.password_file {
-            return Err(Failure::usage(format!(
-                "--password-file {}: a store of this kind (`{scheme}:`) has no password",
-                path.display()
-            )));
-        }
-        // A relative path on the command line is meant for this directory. A setting applies to many
-        // commands, each with its own working directory.
-        match options.warning(&chosen.url) {
-            Some(warning) if chosen.by == "--store" => logger.warn(warning),
-            Some(warning) => return Err(Failure::configuration(format!("{}: {warning}", chosen.by))),
-            None => {}
-        }
-        return Ok((chosen, options));
-    }
-    if chosen.by == "--store" && password::is_in(&chosen.url) {
-        logger.warn(format_args!(
-            "every user of this machine can read the password in --store; use --password-file, or {}",
-            password::PASSWORD
+        return Err(chosen.failure(
+            "a `memory:` store is this process's own, so that nobody else would meet its locks; use `file:`",
         ));
     }
-    let asked = password::password(global.password_file.as_deref(), logger)?;
-    let password = match &chosen.password_file {
-        Some(path) if asked.is_none() => password::password(Some(path), logger)
-            .map_err(|failure| Failure::configuration(format!("{}: {}", chosen.by, failure.message)))?,
-        _ => asked,
-    };
-    if let Some(password) = password {
-        options = options.password(password);
+    let is_file = scheme.eq_ignore_ascii_case("file");
+    // A password that the environment sets for other stores is ignored.
+    if let (true, Some(path)) = (is_file, &global.password_file) {
+        return Err(Failure::usage(format!(
+            "--password-file {}: a store of this kind (`{scheme}:`) has no password",
+            path.display()
+        )));
     }
-    if let Some(warning) = options.warning(&chosen.url) {
-        logger.warn(warning);
+    if !is_file {
+        if is_typed && password::is_in(&chosen.url) {
+            logger.warn(format_args!(
+                "every user of this machine can read the password in --store; use --password-file, or {}",
+                password::PASSWORD
+            ));
+        }
+        let given = password::password(global.password_file.as_deref(), logger)?;
+        let password = match &chosen.password_file {
+            Some(path) if given.is_none() => password::password(Some(path), logger)
+                .map_err(|failure| Failure::configuration(format!("{}: {}", chosen.by, failure.message)))?,
+            _ => given,
+        };
+        if let Some(password) = password {
+            options = options.password(password);
+        }
     }
-    Ok((chosen, options))
+    match options.warning(&chosen.url) {
+        // A setting applies to many commands, each with its own working directory, so that it cannot be
+        // a relative path.
+        Some(warning) if is_file && !is_typed => return Err(chosen.failure(warning)),
+        Some(warning) => logger.warn(warning),
+        None => {}
+    }
+    Ok(ChosenStore { chosen, options, wait: global.store_wait, logger })
 }
 
-/// The failure for a store that cannot be opened. Its kind depends on where the URL comes from.
+/// The failure for a store that cannot be opened.
 fn failure(error: Error, chosen: &Chosen) -> Failure {
     match error {
-        // The URL comes from a file or from the environment.
-        Error::Invalid { .. } if chosen.by != "--store" => {
-            Failure::configuration(format!("{}: {error}", chosen.by))
-        }
+        Error::Invalid { .. } => chosen.failure(error),
         // The default store has no place without a home directory.
-        Error::Refused { .. } if chosen.by == "default" && !config::has_home() => {
+        Error::Refused { .. } if chosen.by == ChosenBy::Default && !config::has_home() => {
             Failure::configuration(error.to_string())
         }
         error if password_was_removed(&error) => {

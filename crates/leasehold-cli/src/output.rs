@@ -28,21 +28,12 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    fn style(self) -> Style {
+    fn word_and_style(self) -> (&'static str, Style) {
         match self {
-            Level::Error => AnsiColor::Red.on_default().bold(),
-            Level::Warn => AnsiColor::Yellow.on_default().bold(),
-            Level::Info => Style::new().bold(),
-            Level::Debug => Style::new().dimmed(),
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
+            Level::Error => ("error", AnsiColor::Red.on_default().bold()),
+            Level::Warn => ("warn", AnsiColor::Yellow.on_default().bold()),
+            Level::Info => ("info", Style::new().bold()),
+            Level::Debug => ("debug", Style::new().dimmed()),
         }
     }
 }
@@ -71,7 +62,7 @@ pub(crate) trait Log {
 /// Writes messages at once, as far as `--quiet` and `--verbose` allow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Logger {
-    quiet: bool,
+    pub(crate) quiet: bool,
     verbose: u8,
 }
 
@@ -109,10 +100,6 @@ impl Logger {
         }
         Logger { quiet, verbose }
     }
-
-    pub(crate) fn is_quiet(self) -> bool {
-        self.quiet
-    }
 }
 
 /// Sets the format of the process; the first call counts.
@@ -127,11 +114,11 @@ pub(crate) fn format() -> LogFormat {
 /// Writes one message. A write error is ignored: a closed standard error must not end a command that
 /// still runs.
 pub(crate) fn write_message(level: Level, message: impl fmt::Display) {
-    let style = level.style();
+    let (word, style) = level.word_and_style();
     let line = match format() {
         LogFormat::Plain => format!("{style}leasehold:{style:#} {message}\n"),
         LogFormat::Timestamps => format!("{} {style}leasehold:{style:#} {message}\n", timestamp::now()),
-        LogFormat::Json => json_line(level.as_str(), &message.to_string()),
+        LogFormat::Json => json_line(word, &message.to_string()),
     };
     let _ = anstream::stderr().write_all(line.as_bytes());
 }

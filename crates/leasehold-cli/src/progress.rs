@@ -32,7 +32,7 @@ pub(crate) enum Progress {
 impl Progress {
     pub(crate) fn new(logger: Logger) -> Self {
         match std::io::stderr().is_terminal() && output::format() == LogFormat::Plain {
-            _ if logger.is_quiet() => Progress::Silent,
+            _ if logger.quiet => Progress::Silent,
             true => Progress::Terminal,
             false => Progress::Log(logger),
         }

@@ -1,4 +1,4 @@
-//! `evict` and `adopt`: take a name from whoever holds it, at once or after a while, and not without asking.
+//! `evict` and `adopt`: end the lock of another holder, at once or after a time, once the user confirms.
 
 use std::io::{IsTerminal, Write};
 
@@ -50,28 +50,28 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
             }
             print_json(&object)?;
         }
-        Output::Text => departed.iter().try_for_each(|departed| print(&format!("{}\n", text(departed))))?,
+        Output::Text => {
+            departed.iter().try_for_each(|departed| print(&format!("{}\n", end_of(departed).1)))?
+        }
     }
     Ok(0)
 }
 
-fn text(departed: &Departed) -> String {
+/// How the work of an evicted holder ended: in a word, and in a sentence.
+fn end_of(departed: &Departed) -> (&'static str, String) {
     let owner = &departed.holder.owner;
     match departed.how {
-        Departure::Confirmed => format!("{owner} confirmed that its work has ended"),
-        Departure::Expired => format!("{owner} has not confirmed its end; its lease has run out"),
-        _ => "the lock of another library has no expiry: its end cannot be known".to_owned(),
+        Departure::Confirmed => ("confirmed", format!("{owner} confirmed that its work has ended")),
+        Departure::Expired => {
+            ("expired", format!("{owner} has not confirmed its end; its lease has run out"))
+        }
+        _ => ("unknown", "the lock of another library has no expiry: its end cannot be known".to_owned()),
     }
 }
 
 fn as_json(departed: &Departed) -> Value {
-    let how = match departed.how {
-        Departure::Confirmed => "confirmed",
-        Departure::Expired => "expired",
-        _ => "unknown",
-    };
-    let fence = departed.holder.fence.map(leasehold::Fence::get);
-    json!({ "owner": departed.holder.owner.as_str(), "fence": fence, "how": how })
+    let fence = departed.holder.fence.map(Fence::get);
+    json!({ "owner": departed.holder.owner.as_str(), "fence": fence, "how": end_of(departed).0 })
 }
 
 async fn holders(locks: &Locks, name: &Name) -> Result<Vec<Holder>, Failure> {
@@ -79,7 +79,7 @@ async fn holders(locks: &Locks, name: &Name) -> Result<Vec<Holder>, Failure> {
     Ok(status.map(|status| status.holders).unwrap_or_default())
 }
 
-/// The one holder with this fence, or else with this label. The fence names it in the store.
+/// The one holder with this fence, or else with this label.
 async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fence), Failure> {
     let holders = holders(locks, name).await?;
     let has_fence = |holder: &&Holder| holder.fence.is_some_and(|fence| fence.to_string() == wanted);
@@ -107,7 +107,8 @@ async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fen
     }
 }
 
-/// Nothing was evicted, because the holder is none. It has the exit code that `unlock` has for a lock that is not held.
+/// The holder to evict does not hold the lock. The exit code is the one of `unlock` for a lock that is
+/// not held.
 fn not_held(message: String) -> Failure {
     Failure::new(Kind::NotHeld, message)
 }
@@ -124,7 +125,7 @@ fn labels(holders: &[Holder]) -> String {
     holders.iter().map(|holder| holder.owner.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What has an end already is as it should be, and so is what is free.
+/// Gives a lock without an expiry an end. A lock that has one, or is free, is left as it is.
 pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result<u8, Failure> {
     let name = name(&args.name)?;
     let ttl = short(args.ttl);
@@ -167,7 +168,7 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result
     Ok(0)
 }
 
-/// Whoever is evicted may be in the middle of something: a person has to say so, or a script that knows.
+/// Asks the user to confirm: the evicted holder may be in the middle of its work.
 async fn confirmed(locks: &Locks, name: &Name, one: Option<&Holder>) -> Result<bool, Failure> {
     must_be_asked(&format!("to evict the holder of `{name}` without being asked, say --yes"))?;
     let evicted = match one {
@@ -180,7 +181,7 @@ async fn confirmed(locks: &Locks, name: &Name, one: Option<&Holder>) -> Result<b
     })
 }
 
-/// There has to be a person to answer.
+/// Refuses to ask unless standard input is a terminal.
 fn must_be_asked(otherwise: &str) -> Result<(), Failure> {
     match std::io::stdin().is_terminal() {
         true => Ok(()),

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use leasehold::{Clock, Holder, Locks, Owner, Share, Status, Waiter};
+use leasehold::{Clock, Holder, Locks, Options, Owner, Share, Status, Waiter};
 use rustix::process::Signal;
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::duration::{as_ms, short};
 use crate::exit::{Failure, Kind, NOT_ACQUIRED};
 use crate::output::{Log, Logger};
 use crate::run_record::RunRecord;
-use crate::{connect_existing, name, print, print_json, timestamp};
+use crate::{choose_store, name, print, print_json, timestamp};
 
 /// How many records of runs are read at the same time.
 const RECORD_READS_MAX: usize = 64;
@@ -75,7 +75,7 @@ async fn watch(
             _ = &mut interrupted => return Ok(0),
             list = async {
                 if locks.is_none() && has_shown {
-                    locks = connect_existing(global, logger)?.await?;
+                    locks = choose_store(global, logger, Options::default())?.connect_existing().await?;
                 }
                 listing(locks.as_ref(), args, global.output).await
             } => list,

@@ -28,9 +28,9 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, logger: Log
     };
     let limit = locks.rate_limit(name.clone()).max(args.max).per(args.per).algorithm(algorithm);
     let taking = async {
-        match args.nonblock {
+        match args.waiting.nonblock {
             true => limit.take(args.weight).await,
-            false => limit.wait_for(args.weight, args.wait.unwrap_or(Duration::MAX)).await,
+            false => limit.wait_for(args.weight, args.waiting.limit()).await,
         }
     };
     let describe = |waited| {
@@ -74,7 +74,7 @@ fn refused(args: &Rate, taken: &Taken, mut object: Value, output: Output, logger
         // Rounded up: a retry that comes too early is refused again.
         short(taken.retry_after + Duration::from_micros(999)),
     );
-    let failure = Failure { code: args.conflict_exit_code, ..Failure::new(Kind::Limited, message) };
+    let failure = Failure { code: args.waiting.conflict_exit_code, ..Failure::new(Kind::Limited, message) };
     if output == Output::Text {
         return failure;
     }

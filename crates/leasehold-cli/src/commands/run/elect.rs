@@ -40,7 +40,7 @@ impl Session {
                 self.spec.names,
                 short(pause)
             ));
-            let clock = self.bridge.clock().clone();
+            let clock = self.bridge.clock.clone();
             let until = clock.now().plus(pause);
             let sleep = async move { clock.sleep_until(until).await };
             if let Outcome::Signal(caught) = self.bridge.run_until_signal(sleep)? {

@@ -54,7 +54,7 @@ impl CaughtSignal {
 #[derive(Debug)]
 pub(super) struct EventLoop {
     signals: SignalDelivery<UnixStream, WithOrigin>,
-    waker: Waker,
+    pub(super) waker: Waker,
     timer: OwnedFd,
     /// Ends the wait once, when it becomes readable.
     watched: Option<OwnedFd>,
@@ -88,10 +88,6 @@ impl EventLoop {
     /// Ends one wait when `fd` becomes readable.
     pub(super) fn watch(&mut self, fd: Option<OwnedFd>) {
         self.watched = fd;
-    }
-
-    pub(super) fn waker(&self) -> Waker {
-        self.waker.clone()
     }
 
     /// Waits for a signal, a wake-up, the watched descriptor, or until this time is over. Returns the signals.

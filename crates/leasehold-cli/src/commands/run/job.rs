@@ -1,4 +1,4 @@
-//! The command as a process, and everything it starts.
+//! The command as a process, and everything that it starts.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,21 +19,19 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use super::event_loop::CaughtSignal;
 use super::processes::{Family, Process};
 
-/// How long ended processes are reaped before anything else is looked at: a command may start them faster than they are
-/// reaped.
-const REAP_FOR: Duration = Duration::from_millis(10);
+/// How long one call reaps at most: a command may start processes faster than they are reaped.
+const REAP_MAX: Duration = Duration::from_millis(10);
 
-/// After how many of them the clock is read.
-const REAPED_AT_ONCE: usize = 64;
+/// After how many reaped processes the clock is read.
+const REAP_BATCH: usize = 64;
 
-/// How long one look at all processes may take. It takes long on a machine that is busy with what the command
-/// starts.
-const LOOK_FOR: Duration = Duration::from_millis(250);
+/// How long one scan of all processes may take.
+const SCAN_MAX: Duration = Duration::from_millis(250);
 
-/// How long children are killed as they appear, before and after all processes are looked at.
-const SWEEP_FOR: Duration = Duration::from_millis(10);
+/// How long children are killed as they appear, before and after the scan of all processes.
+const SWEEP_MAX: Duration = Duration::from_millis(10);
 
-/// The pause after a sweep that found nothing new: what was killed needs the processor to die.
+/// The pause after a sweep that found nothing new: killed processes need the processor to die.
 const SWEEP_PAUSE: Duration = Duration::from_micros(200);
 
 /// How a process ended.
@@ -49,7 +47,7 @@ impl Ended {
         exit.or_else(|| status.terminating_signal().map(Ended::Signal))
     }
 
-    /// As shells say it.
+    /// The exit code by the rule of shells.
     pub(super) fn code(self) -> u8 {
         match self {
             Ended::Exit(code) => code,
@@ -61,24 +59,24 @@ impl Ended {
 #[derive(Debug)]
 pub(super) struct Job {
     pid: Pid,
-    /// Its own process group, where it has one.
+    /// The command's own process group, if it has one.
     group: Option<Pid>,
     family: Family,
     terminal: Option<File>,
     reaper: Reaper,
-    /// Children that were killed and are not reaped yet.
+    /// Killed children that are not reaped yet.
     killed: HashSet<Pid>,
-    /// A program that was started for ourselves, and still runs.
+    /// The running program of `--on-lost-exec`, which is not part of the job.
     hook: Option<Pid>,
-    /// Somebody has seen to its end, or does not mind what is left.
+    /// The job has ended, or what is left of it may run on; otherwise the drop kills it.
     is_settled: bool,
 }
 
 impl Job {
     /// Must be called on the main thread: the command dies with the thread that started it.
     ///
-    /// In a foreground group the command stays in it: in a group of its own it could neither read the terminal nor hear its
-    /// Ctrl-C. Elsewhere it gets its own, which can be signalled as a whole.
+    /// A command in the foreground group stays in it: in its own group it could neither read the terminal
+    /// nor receive its Ctrl-C. Elsewhere it gets its own group, which can be signalled as a whole.
     pub(super) fn start(mut command: Command, lifeline: Option<OwnedFd>, clock: Clock) -> io::Result<Self> {
         let terminal = File::open("/dev/tty").ok();
         let is_foreground = terminal.as_ref().is_some_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()));
@@ -93,12 +91,13 @@ impl Job {
         drop(lifeline);
         let pid = Pid::from_child(&child);
         let group = (!is_foreground).then_some(pid);
+        let reaper = Reaper::new(pid, clock);
         Ok(Job {
             pid,
             group,
             family,
             terminal,
-            reaper: Reaper::new(pid, clock),
+            reaper,
             killed: HashSet::new(),
             hook: None,
             is_settled: false,
@@ -114,12 +113,12 @@ impl Job {
         Ok(())
     }
 
-    /// Until this is said, nothing of it survives the one who minds it.
+    /// Lets what is left of the job run on when this is dropped.
     pub(super) fn settle(&mut self) {
         self.is_settled = true;
     }
 
-    /// Tells when the command ends, whether or not we hear of the deaths of children.
+    /// A descriptor that becomes readable when the command ends, for parents that ignore SIGCHLD.
     pub(super) fn end(&self) -> Option<OwnedFd> {
         pidfd_open(self.pid, PidfdFlags::empty()).ok()
     }
@@ -136,21 +135,22 @@ impl Job {
         self.hook.is_some()
     }
 
-    /// Whether more may have ended than the last `reap` took note of.
+    /// Whether the last `reap` reached its limit, so that more may have ended.
     pub(super) fn has_more_to_reap(&self) -> bool {
         self.reaper.has_more
     }
 
-    /// Takes note of those who have ended or stopped, up to a limit; says whether the command itself stopped at the terminal.
+    /// Reaps processes that have ended or stopped, up to a limit. Returns whether the command itself stopped at
+    /// the terminal.
     pub(super) fn reap(&mut self) -> bool {
         self.reaper.reap();
         let reaped = std::mem::take(&mut self.reaper.reaped);
-        self.take_note(reaped);
+        self.forget(reaped);
         std::mem::take(&mut self.reaper.has_stopped)
     }
 
-    /// Forgets those who were reaped: their numbers may be others' from now on.
-    fn take_note(&mut self, reaped: HashSet<Pid>) {
+    /// Forgets reaped processes: the kernel may reuse their pids from now on.
+    fn forget(&mut self, reaped: HashSet<Pid>) {
         for pid in reaped {
             self.hook.take_if(|hook| *hook == pid);
             self.killed.remove(&pid);
@@ -158,29 +158,29 @@ impl Job {
         }
     }
 
-    /// Everything of the job that still runs, as far as it can be seen.
+    /// The processes of the job that still run, as far as `/proc` shows them.
     pub(super) fn living(&mut self) -> Vec<Process> {
-        self.look().unwrap_or_default()
+        self.scan().unwrap_or_default()
     }
 
-    /// Looks at all processes. It reaps meanwhile, so that a command which forks and exits does not make the look longer and
-    /// longer, and gives up where it takes too long.
-    fn look(&mut self) -> io::Result<Vec<Process>> {
+    /// Scans all processes. It reaps meanwhile, so that a command which forks and exits does not prolong the
+    /// scan, and fails after [`SCAN_MAX`].
+    fn scan(&mut self) -> io::Result<Vec<Process>> {
         if self.reaper.is_alone {
             return Ok(Vec::new());
         }
-        let until = self.reaper.clock.now().plus(LOOK_FOR);
+        let until = self.reaper.clock.now().plus(SCAN_MAX);
         let mut reaped = HashSet::new();
         let living = self.family.living(&mut reaped, &mut |reaped| {
             self.reaper.reap();
             reaped.extend(self.reaper.reaped.drain());
             self.reaper.clock.now() < until
         });
-        self.take_note(reaped);
+        self.forget(reaped);
         living
     }
 
-    /// Whether nothing of it is left.
+    /// Whether nothing of the job is left.
     pub(super) fn is_gone(&mut self) -> bool {
         self.reap();
         if self.ended().is_none() || self.reaper.is_alone {
@@ -189,29 +189,27 @@ impl Job {
         if !self.family.has_strangers() {
             return false;
         }
-        // Where there are strangers the kernel's answer is no help; then a look has to do, and a second one for whoever was
-        // missed because its parent died under the first.
-        let mut sees_nobody = || self.look().is_ok_and(|living| living.is_empty());
-        sees_nobody() && sees_nobody()
+        // With strangers among the children, `wait` does not tell. The second scan finds a process that the
+        // first one missed because its parent died meanwhile.
+        let mut finds_none = || self.scan().is_ok_and(|living| living.is_empty());
+        finds_none() && finds_none()
     }
 
-    /// What came while it was being started: the terminal may have sent it to all of us before the command was one of us.
+    /// Forwards a signal that arrived while the command started: the terminal may have sent it to the
+    /// group before the command was in it.
     pub(super) fn forward_early(&mut self, caught: CaughtSignal) {
-        match self.is_hung_up(caught) {
-            true => self.forward(caught),
-            false => self.forward(CaughtSignal { from_kernel: false, ..caught }),
-        }
+        self.forward(CaughtSignal { from_kernel: self.is_hung_up(caught), ..caught });
     }
 
-    /// A terminal that goes away tells only the one who leads its session; the others hear of it when that one dies.
+    /// Whether the terminal hung up, which the kernel signals only to the leader of the session.
     fn is_hung_up(&self, caught: CaughtSignal) -> bool {
         caught.signal == Signal::HUP && caught.from_kernel && getsid(None) == Ok(getpid())
     }
 
-    /// What came to us goes on to the command, unless the terminal has sent it to all of us.
+    /// Forwards a signal to the command, unless the terminal has sent it to the whole group.
     pub(super) fn forward(&mut self, caught: CaughtSignal) {
         match (self.group, caught.signal) {
-            // These mean something to the one they are sent to, and the end to others.
+            // These end a process that does not expect them, so only the command gets them.
             (_, Signal::USR1 | Signal::USR2) | (Some(_), Signal::WINCH) => self.signal(caught.signal),
             (Some(_), signal) => self.signal_group(signal),
             (None, Signal::HUP) if self.is_hung_up(caught) => {
@@ -222,33 +220,33 @@ impl Job {
         }
     }
 
-    /// As one, so that what is being started meanwhile gets it too.
+    /// Signals the group as a whole, so that processes that start meanwhile receive it too.
     fn signal_group(&mut self, signal: Signal) {
         let Some(group) = self.group else { return };
-        // The number of a group that is empty may be another's by now.
+        // The kernel may have reused the number of an empty group.
         if self.ended().is_none() || self.living().iter().any(|process| process.group == self.group) {
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// To the command alone.
+    /// Signals the command alone.
     pub(super) fn signal(&self, signal: Signal) {
         if self.ended().is_none() {
             let _ = kill_process(self.pid, signal);
         }
     }
 
-    /// To everything the command started, and to itself, one process after the other until this deadline.
+    /// Signals the command and everything it started, one process after the other until this deadline.
     pub(super) fn signal_all(&mut self, signal: Signal, until: Deadline) {
         if self.reaper.is_alone {
             return;
         }
         self.signal_group(signal);
         let mut others = self.living();
-        // Twice is too often: who is continued, and stopped by somebody at once, must not be continued again.
+        // Once only: a process that is stopped again right after its CONT must stay stopped.
         others.retain(|process| self.group.is_none() || self.group != process.group);
         self.signal_each(&others, signal, until);
-        // What is stopped hears nothing else.
+        // A stopped process handles a signal only once it continues.
         if !matches!(signal, Signal::STOP | Signal::CONT) {
             self.signal_group(Signal::CONT);
             self.signal_each(&others, Signal::CONT, until);
@@ -261,11 +259,11 @@ impl Job {
         }
     }
 
-    /// Kills everything, and does not wait for it to die. Says who could not be reached.
+    /// Kills everything without waiting for the deaths. Returns the processes that could not be killed.
     ///
-    /// The processes that are known come first: no look at all processes, which takes milliseconds, is needed for them, and
-    /// the command cannot start others meanwhile. Children are killed next, as they appear, and then whatever else descends
-    /// from the command.
+    /// The command and its group come first: they need no scan, which takes milliseconds, and the command
+    /// cannot start others meanwhile. Children are killed next, as they appear, and then whatever else
+    /// descends from the command.
     pub(super) fn kill(&mut self) -> Vec<Process> {
         self.signal(Signal::KILL);
         self.signal_group(Signal::KILL);
@@ -273,13 +271,13 @@ impl Job {
         if self.reaper.is_alone {
             return Vec::new();
         }
-        // Who is not a child: this takes as long as it takes, and children are killed meanwhile.
+        // The scan finds descendants that are not children. It has no limit; children are killed meanwhile.
         let mut reaped = HashSet::new();
         let mut next_sweep = self.reaper.clock.now();
         let living = self.family.living(&mut reaped, &mut |reaped| {
             self.reaper.reap();
             reaped.extend(self.reaper.reaped.drain());
-            // Where there are many children, a sweep takes long, and most of the time is for the look.
+            // A sweep of many children takes long; the scan gets most of the time.
             let start = self.reaper.clock.now();
             if !self.reaper.has_more && start >= next_sweep {
                 self.family.kill_children(&mut self.killed);
@@ -288,7 +286,7 @@ impl Job {
             }
             true
         });
-        self.take_note(reaped);
+        self.forget(reaped);
         let mut unreached = living.unwrap_or_default();
         unreached.retain(|process| process.signal(Signal::KILL).is_err());
         self.kill_children();
@@ -296,7 +294,7 @@ impl Job {
     }
 
     fn kill_children(&mut self) {
-        let until = self.reaper.clock.now().plus(SWEEP_FOR);
+        let until = self.reaper.clock.now().plus(SWEEP_MAX);
         loop {
             self.reap();
             if self.reaper.is_alone || self.reaper.clock.now() >= until {
@@ -308,18 +306,18 @@ impl Job {
         }
     }
 
-    /// A polite request: the command may want to put the terminal in order first. Where it shares our group, the terminal
-    /// has asked it already.
+    /// Sends TSTP, so that the command can restore the terminal. If it shares this process's group, the
+    /// terminal has sent it already.
     pub(super) fn ask_to_stop(&mut self) {
         self.signal_group(Signal::TSTP);
     }
 
-    /// Whether there may be a shell that has to be told of stops.
+    /// Whether there may be a shell that has to learn of stops.
     pub(super) fn has_terminal(&self) -> bool {
         self.terminal.is_some()
     }
 
-    /// After `fg`: a command with a group of its own may read the terminal now. Says whether that is so.
+    /// After `fg`: makes the command's own group the foreground group. Returns whether it did.
     pub(super) fn take_terminal(&self) -> bool {
         match (self.group, &self.terminal) {
             (Some(group), Some(terminal)) if tcgetpgrp(terminal) == Ok(getpgrp()) => {
@@ -330,7 +328,7 @@ impl Job {
     }
 }
 
-/// Takes the ends of children from the kernel.
+/// Reaps children.
 #[derive(Debug)]
 struct Reaper {
     command: Pid,
@@ -340,30 +338,23 @@ struct Reaper {
     has_stopped: bool,
     /// No child is left at all.
     is_alone: bool,
-    /// It came to its limit: more may have ended.
+    /// The last call reached its limit: more may have ended.
     has_more: bool,
-    /// Who was reaped and has not been taken note of.
+    /// Reaped processes that [`Job::forget`] has not handled yet.
     reaped: HashSet<Pid>,
 }
 
 impl Reaper {
     fn new(command: Pid, clock: Clock) -> Self {
-        Reaper {
-            command,
-            clock,
-            ended: None,
-            has_stopped: false,
-            is_alone: false,
-            has_more: false,
-            reaped: HashSet::new(),
-        }
+        let reaped = HashSet::new();
+        Reaper { command, clock, ended: None, has_stopped: false, is_alone: false, has_more: false, reaped }
     }
 
     fn reap(&mut self) {
-        let until = self.clock.now().plus(REAP_FOR);
+        let until = self.clock.now().plus(REAP_MAX);
         self.has_more = true;
         while self.has_more && self.clock.now() < until {
-            for _ in 0..REAPED_AT_ONCE {
+            for _ in 0..REAP_BATCH {
                 match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                     Ok(Some((pid, status))) => self.note(pid, status),
                     Err(Errno::INTR) => {}

@@ -111,10 +111,16 @@ impl Session {
     ) -> Result<u8, Failure> {
         let renewal_error = Arc::new(Mutex::new(None));
         let log = LogThread::start(logger).map_err(Failure::internal)?;
-        let options = Options::default().on_event(log_renewals(log.clone(), renewal_error.clone()));
-        let connecting = crate::connect(global, logger, options)?;
+        let options = {
+            let (log, renewal_error) = (log.clone(), renewal_error.clone());
+            Options::default().on_event(move |event| {
+                log_renewal(&log, &renewal_error, event);
+                std::future::ready(())
+            })
+        };
+        let store = crate::choose_store(global, logger, options)?;
         let mut bridge = RuntimeBridge::open()?;
-        let locks = match bridge.run_until_signal(connecting)? {
+        let locks = match bridge.run_until_signal(async move { store.connect().await })? {
             Outcome::Answer(locks) => locks?,
             Outcome::Signal(caught) => return Ok(RunEnd::from(caught).exit()),
         };
@@ -144,7 +150,7 @@ impl Session {
         let asked_at = bridge.now();
         let acquiring = {
             let (locks, spec, clock, progress) =
-                (locks.clone(), spec.clone(), bridge.clock().clone(), *progress);
+                (locks.clone(), spec.clone(), bridge.clock.clone(), *progress);
             async move { acquire::acquire(locks, &spec, clock, progress).await }
         };
         let lease = match bridge.run_until_signal(acquiring)? {
@@ -166,10 +172,10 @@ impl Session {
         if let Some(caught) = bridge.wait_events(Some(Duration::ZERO))?.into_iter().find(|it| it.is_fatal()) {
             return Ok(caught.into());
         }
-        let record = spec.once.then(|| RunRecord::started(&spec.owner, lease.fence(), spec.at_least));
+        let record = spec.is_once().then(|| RunRecord::started(&spec.owner, lease.fence(), spec.at_least()));
         if let Some(record) = record.clone() {
             let saving = record.save(locks.clone(), spec.names.clone());
-            let (clock, until) = (bridge.clock().clone(), bridge.now().plus(CLEANUP_MAX));
+            let (clock, until) = (bridge.clock.clone(), bridge.now().plus(CLEANUP_MAX));
             let saving = async move {
                 tokio::select! {
                     () = saving => {}
@@ -182,10 +188,10 @@ impl Session {
             }
         }
         let job =
-            Job::start(spec.command(lease.fence()), lifeline, bridge.clock().clone()).map_err(|error| {
+            Job::start(spec.command(lease.fence()), lifeline, bridge.clock.clone()).map_err(|error| {
                 Failure::internal(format!("cannot start a process: {error}; {} is given back", spec.names))
             })?;
-        let (proof, waker) = (lease.proof(), bridge.waker());
+        let (proof, waker) = (lease.proof(), bridge.events.waker.clone());
         bridge.spawn(async move {
             proof.lost().await;
             waker.wake();
@@ -230,11 +236,11 @@ impl Session {
             true => TOO_LONG,
             false => interrupted.or(verdict.ended).map_or(INTERNAL, Ended::code),
         };
-        let counts = !spec.once || spec.count_interrupted || !verdict.is_interrupted();
+        let counts = !spec.is_once() || spec.limits.count_interrupted || !verdict.is_interrupted();
         if !counts {
             log.info(format_args!("{names} was interrupted: this run does not count for --once-per"));
         }
-        let keep_until = acquired_at.plus(if counts { spec.at_least } else { Duration::ZERO });
+        let keep_until = acquired_at.plus(if counts { spec.at_least() } else { Duration::ZERO });
         let keep_for = keep_until.since(bridge.now());
         let is_kept = !keep_for.is_zero();
         let answer = match is_kept {
@@ -281,28 +287,21 @@ impl Session {
 }
 
 /// Logs the first failure of a renewal and its recovery, and stores why the last one failed.
-fn log_renewals(
-    log: LogThread,
-    renewal_error: Arc<Mutex<Option<String>>>,
-) -> impl Fn(Event) -> std::future::Ready<()> + Send + Sync + 'static {
-    move |event| {
-        match event {
-            Event::RenewalFailed { names, why, tries, remaining, .. } => {
-                if tries == 1 {
-                    let left = short(remaining);
-                    let why = without_advice(&why);
-                    log.warn(format_args!(
-                        "the lease on {names} could not be renewed ({why}); trying again until it ends in {left}"
-                    ));
-                }
-                *renewal_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+fn log_renewal(log: &LogThread, renewal_error: &Mutex<Option<String>>, event: Event) {
+    match event {
+        Event::RenewalFailed { names, why, tries, remaining, .. } => {
+            if tries == 1 {
+                let (why, left) = (without_advice(&why), short(remaining));
+                log.warn(format_args!(
+                    "the lease on {names} could not be renewed ({why}); trying again until it ends in {left}"
+                ));
             }
-            Event::RenewalRecovered { names, .. } => {
-                log.info(format_args!("the lease on {names} is renewed again"));
-            }
-            _ => {}
+            *renewal_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         }
-        std::future::ready(())
+        Event::RenewalRecovered { names, .. } => {
+            log.info(format_args!("the lease on {names} is renewed again"));
+        }
+        _ => {}
     }
 }
 
@@ -313,7 +312,7 @@ fn without_advice(message: &str) -> &str {
 
 fn not_recorded(spec: &RunSpec, ended: Option<Ended>, why: &str) -> String {
     let names = &spec.names;
-    let what = match spec.once {
+    let what = match spec.is_once() {
         true => format!("this run of {names} is recorded"),
         false => format!("{names} stays taken"),
     };

@@ -18,7 +18,7 @@ use crate::exit::Failure;
 pub(super) struct RuntimeBridge {
     runtime: Runtime,
     pub(super) events: EventLoop,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 /// What came first.
@@ -44,14 +44,6 @@ impl RuntimeBridge {
 
     pub(super) fn now(&self) -> Deadline {
         self.clock.now()
-    }
-
-    pub(super) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    pub(super) fn waker(&self) -> Waker {
-        self.events.waker()
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -114,7 +106,7 @@ impl RuntimeBridge {
         work: impl Future<Output = T> + Send + 'static,
     ) -> (JoinHandle<()>, Receiver<T>) {
         let (answer, answers) = mpsc::channel();
-        let wake = WakeOnDrop(self.waker());
+        let wake = WakeOnDrop(self.events.waker.clone());
         let task = self.runtime.spawn(async move {
             // Dropped after the sender, so that the main thread finds the answer, or a closed channel.
             let _wake = wake;

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use leasehold::{Capabilities, Error, Fence, Name, Names, Owner, Share, Ttl};
 use rustix::fs::{Access, access};
-use rustix::process::Signal;
 use serde_json::json;
 
 use crate::ancestors;
-use crate::args::{Elect, Ending, OnLost, Output, Program, Run};
+use crate::args::{Elect, Ending, OnLost, Output, Program, Run, RunLimits};
 use crate::commands::exec;
 use crate::config::Defaults;
 use crate::duration::short;
@@ -42,19 +41,10 @@ pub(super) struct RunSpec {
     /// Zero does not wait; [`Duration::MAX`] has no limit.
     pub(super) wait: Duration,
     conflict_exit_code: u8,
-    skip: bool,
-    /// How long the lock is kept from the start of the run, for `--at-least` or `--once-per`.
-    pub(super) at_least: Duration,
-    /// `at_least` is from `--once-per`.
-    pub(super) once: bool,
-    /// With `once`: an interrupted run counts.
-    pub(super) count_interrupted: bool,
-    pub(super) max_runtime: Option<Duration>,
-    pub(super) on_lost: OnLost,
-    pub(super) signal: Signal,
+    pub(super) limits: RunLimits,
+    pub(super) ending: Ending,
+    /// `ending.kill_after`, or its default.
     pub(super) kill_after: Duration,
-    /// The program of `--on-lost-exec`.
-    pub(super) hook: Option<OsString>,
     pub(super) close: bool,
     output: Output,
     program: OsString,
@@ -63,18 +53,16 @@ pub(super) struct RunSpec {
 
 impl RunSpec {
     pub(super) fn for_run(args: &Run, defaults: Defaults, output: Output) -> Result<Self, Failure> {
-        if args.max_runtime.is_some_and(|max| max.is_zero()) {
+        let limits = args.limits.clone();
+        if limits.max_runtime.is_some_and(|max| max.is_zero()) {
             return Err(Failure::usage("--max-runtime 0 would leave no time; leave it out for no limit"));
         }
-        if let Some(period) = args.once_per {
-            Ttl::new(period)?;
-        }
+        limits.once_per.map(Ttl::new).transpose()?;
         let ttl = args.ttl.or(defaults.ttl).unwrap_or(RUN_TTL);
         let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
-        let spec = RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, args.on_lost)?;
+        let spec = RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, limits)?;
         let also = args.also.iter().map(|also| name(also)).collect::<Result<Vec<_>, _>>()?;
-        let skip = args.skip || args.once_per.is_some();
-        let does_not_wait = skip && args.waiting.wait.is_none();
+        let does_not_wait = spec.skips() && args.waiting.wait.is_none();
         Ok(RunSpec {
             names: Names::new(std::iter::once(spec.name.clone()).chain(also))?,
             share: match args.permits {
@@ -84,11 +72,6 @@ impl RunSpec {
             },
             wait: if does_not_wait { Duration::ZERO } else { args.waiting.limit() },
             conflict_exit_code: args.waiting.conflict_exit_code,
-            skip,
-            at_least: args.once_per.or(args.at_least).unwrap_or(Duration::ZERO),
-            once: args.once_per.is_some(),
-            count_interrupted: args.count_interrupted,
-            max_runtime: args.max_runtime,
             close: args.close,
             output,
             ..spec
@@ -98,7 +81,7 @@ impl RunSpec {
     pub(super) fn for_elect(args: &Elect, defaults: Defaults) -> Result<Self, Failure> {
         let ttl = args.ttl.or(defaults.ttl).unwrap_or(ELECT_TTL);
         let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
-        RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, OnLost::Kill)
+        RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, RunLimits::default())
     }
 
     /// Holds one name exclusively, and waits for it without a limit.
@@ -108,11 +91,11 @@ impl RunSpec {
         ttl: Duration,
         program: &Program,
         ending: &Ending,
-        on_lost: OnLost,
+        limits: RunLimits,
     ) -> Result<Self, Failure> {
         let kill_after = ending.kill_after.unwrap_or(KILL_AFTER.min(ttl / 4));
         let least = 2 * kill_after + 2 * MARGIN;
-        if on_lost == OnLost::Kill && ttl < least {
+        if limits.on_lost == OnLost::Kill && ttl < least {
             return Err(Failure::usage(match ending.kill_after {
                 Some(_) => format!(
                     "a --ttl of {} is too short for a --kill-after of {}: to renew in time, and to end everything in time \
@@ -141,15 +124,9 @@ impl RunSpec {
             ttl,
             wait: Duration::MAX,
             conflict_exit_code: NOT_ACQUIRED,
-            skip: false,
-            at_least: Duration::ZERO,
-            once: false,
-            count_interrupted: false,
-            max_runtime: None,
-            on_lost,
-            signal: ending.signal,
+            limits,
+            ending: ending.clone(),
             kill_after,
-            hook: ending.on_lost_exec.clone(),
             close: false,
             output: Output::Text,
             program,
@@ -159,22 +136,36 @@ impl RunSpec {
 
     /// Refuses a time that the store could not keep the lock for once the command has run.
     pub(super) fn check_store(&self, store: &Capabilities) -> Result<(), Failure> {
-        if self.at_least <= store.max_ttl.as_duration() {
+        if self.at_least() <= store.max_ttl.as_duration() {
             return Ok(());
         }
         Err(Failure::usage(format!(
             "{} {} is too long: this {} store keeps a lock for at most {}; use a shorter time or another store, or raise `?max_ttl=` \
              (ms) in the URL of every client",
             self.keep_option(),
-            short(self.at_least),
+            short(self.at_least()),
             store.store,
             short(store.max_ttl.as_duration())
         )))
     }
 
-    /// The option that sets `at_least`.
+    pub(super) fn is_once(&self) -> bool {
+        self.limits.once_per.is_some()
+    }
+
+    /// Whether a lock that is held by another is no failure.
+    fn skips(&self) -> bool {
+        self.limits.skip || self.is_once()
+    }
+
+    /// How long the lock is kept from the start of the run.
+    pub(super) fn at_least(&self) -> Duration {
+        self.limits.once_per.or(self.limits.at_least).unwrap_or_default()
+    }
+
+    /// The option that sets [`at_least`](RunSpec::at_least).
     pub(super) fn keep_option(&self) -> &'static str {
-        if self.once { "--once-per" } else { "--at-least" }
+        if self.is_once() { "--once-per" } else { "--at-least" }
     }
 
     /// The command, with its environment.
@@ -188,7 +179,7 @@ impl RunSpec {
 
     /// The program of `--on-lost-exec`, with its environment.
     pub(super) fn hook_command(&self, fence: Fence, loss: &str) -> Option<Command> {
-        let mut command = Command::new(self.hook.as_ref()?);
+        let mut command = Command::new(self.ending.on_lost_exec.as_ref()?);
         self.set_environment(&mut command, fence);
         // Standard output belongs to the command.
         command.env("LEASEHOLD_LOSS", loss).stdin(Stdio::null()).stdout(Stdio::from(std::io::stderr()));
@@ -209,10 +200,9 @@ impl RunSpec {
         self.program.display().to_string().chars().flat_map(char::escape_debug).collect()
     }
 
-    /// The exit code of a run whose lock is held by another; with `--skip` and `--once-per` that is no
-    /// failure.
+    /// The exit code of a run whose lock is held by another.
     pub(super) fn not_acquired(&self, error: &Error, log: &impl Log) -> Result<u8, Failure> {
-        if !self.skip {
+        if !self.skips() {
             return Err(Failure::busy(self.conflict_exit_code, error));
         }
         let holder = match error {
@@ -223,7 +213,7 @@ impl RunSpec {
             let holder = holder.map(Owner::as_str);
             print_json(&json!({ "name": self.name.as_str(), "skipped": true, "holder": holder }))?;
         }
-        if self.once {
+        if self.is_once() {
             let by = holder.map(|owner| format!(" by {owner}")).unwrap_or_default();
             log.info(format_args!("{} was run{by} already, or is being run: nothing to do", self.names));
         }

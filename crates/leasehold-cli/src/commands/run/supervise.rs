@@ -1,7 +1,7 @@
 //! Supervises the command while it runs: forwards signals to it, and ends it in time if the lease is lost
 //! or about to be lost. One loop, on the main thread.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use leasehold::{Deadline, Loss, Proof};
@@ -11,7 +11,7 @@ use super::event_loop::CaughtSignal;
 use super::job::{Ended, Job};
 use super::processes::{self, Process};
 use super::runtime_bridge::{stop_process, stop_process_group};
-use super::spec::MARGIN;
+use super::spec::{MARGIN, RunSpec};
 use super::{Session, without_advice};
 use crate::args::OnLost;
 use crate::duration::short;
@@ -45,6 +45,7 @@ const HOOK_MAX: Duration = Duration::from_secs(10);
 /// Supervises one command until it, and everything it started, has ended.
 pub(super) struct Supervisor<'a> {
     session: &'a mut Session,
+    spec: Arc<RunSpec>,
     job: Job,
     proof: Proof,
     verdict: Verdict,
@@ -112,6 +113,7 @@ impl<'a> Supervisor<'a> {
         let started = session.bridge.now();
         Supervisor {
             deadline: started.plus(proof.remaining()),
+            spec: session.spec.clone(),
             session,
             job,
             proof,
@@ -165,16 +167,16 @@ impl<'a> Supervisor<'a> {
         if self.job.ended().is_none() {
             return false;
         }
-        if !self.session.spec.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
+        if !self.spec.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
             self.session.log.info(format_args!(
                 "`{}` has ended, but something it started still runs: {}. {} is held until that ends too; --close lets \
                  go at once",
-                self.session.spec.shown_command(),
+                self.spec.shown_command(),
                 list(&self.job.living()),
-                self.session.spec.names
+                self.spec.names
             ));
         }
-        self.session.spec.close
+        self.spec.close
     }
 
     /// Checks the lease, `--max-runtime` and the time to kill, and acts on them.
@@ -185,18 +187,18 @@ impl<'a> Supervisor<'a> {
         }
         if !self.verdict.is_lost {
             // Renewals have failed, or more would remain.
-            if self.session.spec.on_lost == OnLost::Kill && remaining <= self.session.spec.ttl / 2 {
+            if self.spec.limits.on_lost == OnLost::Kill && remaining <= self.spec.ttl / 2 {
                 self.set_margin();
             }
-            let ends_soon = self.session.spec.on_lost == OnLost::Kill
-                && remaining <= self.session.spec.kill_after + self.margin;
+            let ends_soon =
+                self.spec.limits.on_lost == OnLost::Kill && remaining <= self.spec.kill_after + self.margin;
             match self.proof.loss() {
                 Some(loss) => self.lost(Some(loss), now),
                 None if ends_soon => self.lost(None, now),
                 None => {}
             }
         }
-        let runs_out = self.session.spec.max_runtime.is_some_and(|max| now.since(self.started) >= max);
+        let runs_out = self.spec.limits.max_runtime.is_some_and(|max| now.since(self.started) >= max);
         if runs_out && self.stage == Stage::Running {
             self.too_long(now);
         }
@@ -217,20 +219,20 @@ impl<'a> Supervisor<'a> {
 
     fn next_check(&self, now: Deadline) -> Option<Duration> {
         let remaining = self.proof.remaining();
-        let lease = match (self.verdict.is_lost, self.session.spec.on_lost) {
+        let lease = match (self.verdict.is_lost, self.spec.limits.on_lost) {
             (true, _) => None,
             // The number of processes, and so the margin, may grow.
-            (false, OnLost::Kill) if remaining <= self.session.spec.ttl / 2 => {
-                Some(remaining.saturating_sub(self.session.spec.kill_after + self.margin).min(CHECK_INTERVAL))
+            (false, OnLost::Kill) if remaining <= self.spec.ttl / 2 => {
+                Some(remaining.saturating_sub(self.spec.kill_after + self.margin).min(CHECK_INTERVAL))
             }
-            (false, OnLost::Kill) => Some(remaining - self.session.spec.ttl / 2),
+            (false, OnLost::Kill) => Some(remaining - self.spec.ttl / 2),
             (false, OnLost::Signal | OnLost::Continue) => Some(remaining),
         };
         let stage = match self.stage {
             Stage::Killing { .. } if self.only_survivors => Some(CHECK_INTERVAL),
             Stage::Killing { .. } => Some(KILL_CHECK_INTERVAL),
             Stage::Ending { kill_at } => Some(kill_at.since(now)),
-            Stage::Running => self.session.spec.max_runtime.map(|max| self.started.plus(max).since(now)),
+            Stage::Running => self.spec.limits.max_runtime.map(|max| self.started.plus(max).since(now)),
         };
         // The end of an orphan may send no signal.
         let orphans = self.job.ended().map(|_| CHECK_INTERVAL);
@@ -242,17 +244,16 @@ impl<'a> Supervisor<'a> {
     fn lost(&mut self, loss: Option<Loss>, now: Deadline) {
         self.verdict.is_lost = true;
         let pid = self.job.pid();
-        match self.session.spec.on_lost {
+        match self.spec.limits.on_lost {
             OnLost::Kill => self.ask_to_end(now),
             OnLost::Signal if self.job.ended().is_some() => {
-                self.job.signal_all(self.session.spec.signal, Deadline::FAR);
+                self.job.signal_all(self.spec.ending.signal, Deadline::FAR);
             }
-            OnLost::Signal => self.job.signal(self.session.spec.signal),
+            OnLost::Signal => self.job.signal(self.spec.ending.signal),
             OnLost::Continue => {}
         }
         let word = loss.unwrap_or(Loss::Unreachable).as_str();
-        let hook =
-            self.session.spec.hook_command(self.proof.fence(), word).map(|hook| self.job.start_hook(hook));
+        let hook = self.spec.hook_command(self.proof.fence(), word).map(|hook| self.job.start_hook(hook));
         let what = match loss {
             Some(loss) => format!("was lost: {loss}"),
             None => {
@@ -261,20 +262,20 @@ impl<'a> Supervisor<'a> {
                 format!("could not be renewed ({why}) and ends in {}", short(self.proof.remaining()))
             }
         };
-        let command = self.session.spec.shown_command();
-        let then = match self.session.spec.on_lost {
+        let command = self.spec.shown_command();
+        let then = match self.spec.limits.on_lost {
             OnLost::Kill => format!("Ending `{command}` (pid {pid}) and everything it started"),
             OnLost::Signal => format!(
                 "`{command}` (pid {pid}) was sent {}; until it ends, it runs without the lock",
-                signals::name(self.session.spec.signal)
+                signals::name(self.spec.ending.signal)
             ),
             OnLost::Continue => format!(
                 "`{command}` (pid {pid}) runs on without the lock, as --on-lost continue says: somebody else may be at \
                  work beside it"
             ),
         };
-        self.session.log.error(format_args!("the lease on {} {what}. {then}", self.session.spec.names));
-        if let (Some(Err(error)), Some(program)) = (hook, &self.session.spec.hook) {
+        self.session.log.error(format_args!("the lease on {} {what}. {then}", self.spec.names));
+        if let (Some(Err(error)), Some(program)) = (hook, &self.spec.ending.on_lost_exec) {
             self.session.log.error(format_args!(
                 "cannot run `{}`, the program of --on-lost-exec: {error}; nobody was told but you",
                 program.display()
@@ -287,15 +288,15 @@ impl<'a> Supervisor<'a> {
         self.ask_to_end(now);
         self.session.log.error(format_args!(
             "`{}` (pid {}) ran for longer than its --max-runtime of {}. Ending it and everything it started",
-            self.session.spec.shown_command(),
+            self.spec.shown_command(),
             self.job.pid(),
-            short(self.session.spec.max_runtime.unwrap_or_default())
+            short(self.spec.limits.max_runtime.unwrap_or_default())
         ));
     }
 
     /// Asks the job to end, and sets the time to kill it: `--kill-after`, or less if the lease ends sooner.
     fn ask_to_end(&mut self, now: Deadline) {
-        let grace = now.plus(self.session.spec.kill_after);
+        let grace = now.plus(self.spec.kill_after);
         self.set_margin();
         // The command runs without the lock already, so the end of the lease does not matter.
         let runs_without_lock = self.verdict.is_lost && self.verdict.is_too_long;
@@ -309,7 +310,7 @@ impl<'a> Supervisor<'a> {
             Stage::Running if kill_at <= now => self.kill(now),
             Stage::Running => {
                 self.stage = Stage::Ending { kill_at };
-                self.job.signal_all(self.session.spec.signal, kill_at);
+                self.job.signal_all(self.spec.ending.signal, kill_at);
             }
         }
     }
@@ -333,9 +334,9 @@ impl<'a> Supervisor<'a> {
             let then = match self.verdict.is_lost {
                 true => format!(
                     "It runs on without {}: end it yourself before somebody takes that",
-                    self.session.spec.names
+                    self.spec.names
                 ),
-                false => format!("{} is held until it ends", self.session.spec.names),
+                false => format!("{} is held until it ends", self.spec.names),
             };
             self.session.log.error(format_args!("could not be ended: {}. {then}", list(&living)));
         }
@@ -344,25 +345,28 @@ impl<'a> Supervisor<'a> {
     fn handle(&mut self, caught: CaughtSignal) -> Result<(), Failure> {
         self.verdict.record(caught);
         match caught.signal {
-            Signal::TSTP => self.stop(false),
+            Signal::TSTP => return self.stop(false),
             // This process was stopped by a signal that it cannot catch.
-            Signal::CONT if self.job.take_terminal() => {
-                self.job.signal_all(Signal::CONT, Deadline::FAR);
-                Ok(())
-            }
-            _ if !caught.is_forwarded() => Ok(()),
+            Signal::CONT => _ = self.continue_in_foreground(),
+            _ if !caught.is_forwarded() => {}
             signal if self.job.ended().is_some() => {
                 self.job.signal_all(signal, Deadline::FAR);
                 if matches!(signal, Signal::INT | Signal::QUIT) {
                     self.end_left_behind(signal);
                 }
-                Ok(())
             }
-            _ => {
-                self.job.forward(caught);
-                Ok(())
-            }
+            _ => self.job.forward(caught),
         }
+        Ok(())
+    }
+
+    /// Continues a job that may use the terminal now. Returns whether that is so.
+    fn continue_in_foreground(&mut self) -> bool {
+        let is_foreground = self.job.take_terminal();
+        if is_foreground {
+            self.job.signal_all(Signal::CONT, Deadline::FAR);
+        }
+        is_foreground
     }
 
     /// Ends what an ended command left behind. The signal alone may not: a shell without job control
@@ -376,7 +380,7 @@ impl<'a> Supervisor<'a> {
         self.ask_to_end(now);
         self.session.log.info(format_args!(
             "Ending what `{}` left running; again to kill it at once",
-            self.session.spec.shown_command()
+            self.spec.shown_command()
         ));
     }
 
@@ -428,31 +432,23 @@ impl<'a> Supervisor<'a> {
 
     /// The command stopped: it reads the terminal from the background, or Ctrl-Z stopped it.
     fn handle_stop_at_terminal(&mut self) -> Result<(), Failure> {
-        match self.job.take_terminal() {
-            true => {
-                self.job.signal_all(Signal::CONT, Deadline::FAR);
-                Ok(())
-            }
-            false => self.stop(true),
-        }
+        if self.continue_in_foreground() { Ok(()) } else { self.stop(true) }
     }
 
     fn wait_for_hook(&mut self) -> Result<(), Failure> {
         let until = self.session.bridge.now().plus(HOOK_MAX);
         loop {
             self.job.reap();
+            if !self.job.hook_runs() {
+                return Ok(());
+            }
             let left = until.since(self.session.bridge.now());
-            match self.job.hook_runs() {
-                false => return Ok(()),
-                true if left.is_zero() => {
-                    self.session.log.info("the program of --on-lost-exec still runs; it is left to itself");
-                    return Ok(());
-                }
-                true => {
-                    if self.session.bridge.wait_events(Some(left))?.iter().any(|caught| caught.is_fatal()) {
-                        return Ok(());
-                    }
-                }
+            if left.is_zero() {
+                self.session.log.info("the program of --on-lost-exec still runs; it is left to itself");
+                return Ok(());
+            }
+            if self.session.bridge.wait_events(Some(left))?.iter().any(|caught| caught.is_fatal()) {
+                return Ok(());
             }
         }
     }
