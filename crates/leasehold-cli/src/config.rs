@@ -1,5 +1,5 @@
-//! Which store, and what else is configured: what was asked for comes before what is configured, and what is nearer before
-//! what is further away.
+//! The store and the defaults, from the command line, the environment and configuration files, in this
+//! order.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -52,9 +52,8 @@ pub(crate) struct Chosen {
 pub(crate) enum ChosenBy {
     /// `--store`.
     Option,
-    /// [`STORE`].
-    Variable,
-    File(PathBuf),
+    /// The variable or the configuration file of this name.
+    Setting(String),
     Default,
 }
 
@@ -62,8 +61,7 @@ impl fmt::Display for ChosenBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ChosenBy::Option => f.write_str("--store"),
-            ChosenBy::Variable => f.write_str(STORE),
-            ChosenBy::File(path) => path.display().fmt(f),
+            ChosenBy::Setting(name) => f.write_str(name),
             ChosenBy::Default => f.write_str("default"),
         }
     }
@@ -91,7 +89,7 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
                  correct it where the outer `leasehold` gets it, or name the store with --store"
             )));
         }
-        Ok(url) if !url.is_empty() => return chosen(&url, ChosenBy::Variable),
+        Ok(url) if !url.is_empty() => return chosen(&url, ChosenBy::Setting(STORE.to_owned())),
         Ok(_) | Err(std::env::VarError::NotPresent) => {}
         Err(std::env::VarError::NotUnicode(_)) => {
             return Err(Failure::configuration(format!("{STORE} is not UTF-8; write the store's URL in it")));
@@ -100,7 +98,7 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     for path in files() {
         if let Some(File { store: Some(url), password_file, .. }) = read(&path)? {
             let password_file = password_file.map(|file| path.parent().unwrap_or(Path::new("")).join(file));
-            return Ok(Chosen { url, by: ChosenBy::File(path), password_file });
+            return Ok(Chosen { url, by: ChosenBy::Setting(path.display().to_string()), password_file });
         }
     }
     chosen("file:", ChosenBy::Default)

@@ -248,19 +248,19 @@ fn name(given: &OsStr) -> Result<Name, Failure> {
     Ok(Name::from_bytes(given.as_bytes())?)
 }
 
-fn print(text: &str) -> Result<(), Failure> {
-    print_bytes(text.as_bytes())
+fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    written(io::stdout().write_all(text.as_ref()).and_then(|()| io::stdout().flush()))
 }
 
 fn print_json(object: &Value) -> Result<(), Failure> {
-    print(&format!("{object}\n"))
+    print(format!("{object}\n"))
 }
 
 /// Prints the answer of a command in the format of `--output`.
 fn print_answer(output: Output, object: &Value, text: impl fmt::Display) -> Result<(), Failure> {
     match output {
         Output::Json => print_json(object),
-        Output::Text => print(&format!("{text}\n")),
+        Output::Text => print(format!("{text}\n")),
     }
 }
 
@@ -268,10 +268,6 @@ fn print_answer(output: Output, object: &Value, text: impl fmt::Display) -> Resu
 fn print_styled(text: &str) -> Result<(), Failure> {
     let mut stdout = anstream::stdout();
     written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
-}
-
-fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
-    written(io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
 /// A closed pipe (`leasehold ls | head -1`) is a failure without a message.

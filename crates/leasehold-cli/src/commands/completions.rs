@@ -4,12 +4,12 @@ use clap::CommandFactory;
 
 use crate::args::{Args, Completions, Man};
 use crate::exit::Failure;
-use crate::print_bytes;
+use crate::print;
 
 pub(crate) fn completions(args: &Completions) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "leasehold", &mut script);
-    print_bytes(&script)?;
+    print(&script)?;
     Ok(0)
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page).map_err(Failure::internal)?;
-            print_bytes(&page)?;
+            print(&page)?;
         }
         Some(directory) => clap_mangen::generate_to(command, directory).map_err(|error| {
             Failure::usage(format!(

@@ -16,7 +16,21 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
         Some(wanted) => Some(holder(locks, &name, wanted).await?),
         None => None,
     };
-    if !args.yes && !confirmed(locks, &name, one.as_ref().map(|(holder, _)| holder)).await? {
+    // The holder may be in the middle of its work.
+    let question = async || {
+        let evicted = match &one {
+            Some((holder, _)) => vec![holder.clone()],
+            None => holders(locks, &name).await?,
+        };
+        Ok(match evicted.as_slice() {
+            [] => format!("Nobody holds `{name}`. Raise its fence all the same?"),
+            holders => {
+                format!("Take `{name}` from {}? It may be in the middle of its work.", labels(holders))
+            }
+        })
+    };
+    let otherwise = format!("to evict the holder of `{name}` without being asked, say --yes");
+    if !args.yes && !confirmed(otherwise, question).await? {
         return Ok(NOT_ACQUIRED);
     }
     // Before the eviction, so that no confirmation is missed.
@@ -32,7 +46,7 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
         }
     };
     if output == Output::Text {
-        print(&match evicted.holders.as_slice() {
+        print(match evicted.holders.as_slice() {
             [] => format!("{name} was not held\n"),
             holders => format!("{name} was taken from {}\n", labels(holders)),
         })?;
@@ -51,7 +65,7 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
             print_json(&object)?;
         }
         Output::Text => {
-            departed.iter().try_for_each(|departed| print(&format!("{}\n", end_of(departed).1)))?
+            departed.iter().try_for_each(|departed| print(format!("{}\n", end_of(departed).1)))?
         }
     }
     Ok(0)
@@ -129,18 +143,18 @@ fn labels(holders: &[Holder]) -> String {
 pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result<u8, Failure> {
     let name = name(&args.name)?;
     let ttl = short(args.ttl);
-    if !args.yes {
-        must_be_asked(&format!("to give `{name}` an end without being asked, say --yes"))?;
-        let question = match locks.inspect(name.clone()).await?.and_then(|it| it.holders.into_iter().next()) {
+    let question = async || {
+        Ok(match holders(locks, &name).await?.first() {
             Some(holder) if holder.is_endless() => {
                 format!("Have `{name}` end in {ttl}? Whoever holds it may be at work for longer.")
             }
             Some(holder) => format!("`{name}` is held by {}, and has an end. Go on?", holder.owner),
             None => format!("Nobody holds `{name}`. Go on?"),
-        };
-        if !is_yes(&question)? {
-            return Ok(NOT_ACQUIRED);
-        }
+        })
+    };
+    let otherwise = format!("to give `{name}` an end without being asked, say --yes");
+    if !args.yes && !confirmed(otherwise, question).await? {
+        return Ok(NOT_ACQUIRED);
     }
     let adopted = locks.adopt(name.clone(), args.ttl).await?;
     let is_adopted = matches!(adopted, Adopted::Adopted { .. });
@@ -168,29 +182,15 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result
     Ok(0)
 }
 
-/// Asks the user to confirm: the evicted holder may be in the middle of its work.
-async fn confirmed(locks: &Locks, name: &Name, one: Option<&Holder>) -> Result<bool, Failure> {
-    must_be_asked(&format!("to evict the holder of `{name}` without being asked, say --yes"))?;
-    let evicted = match one {
-        Some(holder) => vec![holder.clone()],
-        None => holders(locks, name).await?,
-    };
-    is_yes(&match evicted.as_slice() {
-        [] => format!("Nobody holds `{name}`. Raise its fence all the same?"),
-        holders => format!("Take `{name}` from {}? It may be in the middle of its work.", labels(holders)),
-    })
-}
-
-/// Refuses to ask unless standard input is a terminal.
-fn must_be_asked(otherwise: &str) -> Result<(), Failure> {
-    match std::io::stdin().is_terminal() {
-        true => Ok(()),
-        false => Err(Failure::usage(otherwise)),
+/// Asks the user, who must be at a terminal; `otherwise` is the advice for scripts.
+async fn confirmed(
+    otherwise: String,
+    question: impl AsyncFnOnce() -> Result<String, Failure>,
+) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(otherwise));
     }
-}
-
-fn is_yes(question: &str) -> Result<bool, Failure> {
-    eprint!("{question} [y/N] ");
+    eprint!("{} [y/N] ", question().await?);
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).map_err(Failure::internal)?;

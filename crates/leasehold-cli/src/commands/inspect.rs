@@ -82,7 +82,7 @@ async fn watch(
         };
         match list {
             Ok((list, truncated)) => {
-                print(&frame(&list, truncated, global.output, every))?;
+                print(frame(&list, truncated, global.output, every))?;
                 has_shown = true;
             }
             // The store may be back for the next list.
@@ -191,7 +191,7 @@ pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Outpu
             print_json(&as_json(&status, run.as_ref()))?;
             return Ok(exit_code);
         }
-        (Output::Text, None) => print(&format!("{name} is free\n"))?,
+        (Output::Text, None) => print(format!("{name} is free\n"))?,
         (Output::Text, Some(status)) => {
             for holder in &status.holders {
                 let Holder { owner, share, fence, remaining, nodes, held_for, .. } = holder;
@@ -202,7 +202,7 @@ pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Outpu
                     format!(", on {} of {} nodes{care}", nodes.held, nodes.all)
                 });
                 let held = share_text(*share);
-                print(&match holder.is_endless() {
+                print(match holder.is_endless() {
                     true => format!("{name} is held by {owner}; `leasehold adopt` gives it one\n"),
                     false => format!(
                         "{name} is held{held} by {owner}{since} for another {} unless renewed{fence}{nodes}\n",
@@ -214,12 +214,12 @@ pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Outpu
                 let since = waiter.waiting_for.map(timestamp::ago);
                 let since = since.map_or_else(String::new, |since| format!(", since {since}"));
                 let share = share_text(waiter.share);
-                print(&format!("{}. in line: {}{share}{since}\n", place + 1, waiter.owner))?;
+                print(format!("{}. in line: {}{share}{since}\n", place + 1, waiter.owner))?;
             }
         }
     }
     if let Some(run) = &run {
-        print(&format!("{}\n", run.text(status.as_ref())))?;
+        print(format!("{}\n", run.text(status.as_ref())))?;
     }
     Ok(exit_code)
 }

@@ -32,21 +32,14 @@ pub(crate) async fn latch(
         }
         Latch::Wait { of, wait, nonblock } => {
             let latch = locks.latch(name(&of.name)?, of.count);
-            let at_most = if *nonblock { Some(Duration::ZERO) } else { *wait };
-            let opening = async {
-                match at_most {
-                    None => latch.wait().await.map(|()| true),
-                    Some(time) => latch.wait_for(time).await,
-                }
-            };
+            let at_most = if *nonblock { Duration::ZERO } else { wait.unwrap_or(Duration::MAX) };
             let describe = async |waited: Duration| {
                 let missing = latch.missing().await.map_or_else(|_| "some".to_owned(), |it| it.to_string());
                 let name = of.name.to_string_lossy();
                 format!("waiting for {name}: {missing} of {} missing{}", of.count, so_far(waited))
             };
-            if !Progress::new(logger).during(&Clock::system()?, opening, describe).await? {
-                let waited = at_most.unwrap_or_default();
-                return Err(still_closed(of, latch.missing().await?, waited));
+            if !Progress::new(logger).during(&Clock::system()?, latch.wait_for(at_most), describe).await? {
+                return Err(still_closed(of, latch.missing().await?, at_most));
             }
             if output == Output::Json {
                 print_state(of, 0, output)?;

@@ -1,5 +1,7 @@
 //! The wait for the lock.
 
+use std::sync::Arc;
+
 use leasehold::{Clock, Lease, Locks, Share};
 
 use super::spec::RunSpec;
@@ -11,12 +13,12 @@ use crate::progress::{Progress, held_names};
 /// Dropped before it completes, it withdraws the claim.
 pub(super) async fn acquire(
     locks: Locks,
-    spec: &RunSpec,
+    spec: Arc<RunSpec>,
     clock: Clock,
     progress: Progress,
 ) -> leasehold::Result<Lease> {
     let describe = |waited| held_names(&locks, &spec.names, &spec.owner, waited);
-    progress.during(&clock, lock(&locks, spec), describe).await
+    progress.during(&clock, lock(&locks, &spec), describe).await
 }
 
 async fn lock(locks: &Locks, spec: &RunSpec) -> leasehold::Result<Lease> {

@@ -148,11 +148,7 @@ impl Session {
             log.warn(warning);
         }
         let asked_at = bridge.now();
-        let acquiring = {
-            let (locks, spec, clock, progress) =
-                (locks.clone(), spec.clone(), bridge.clock.clone(), *progress);
-            async move { acquire::acquire(locks, &spec, clock, progress).await }
-        };
+        let acquiring = acquire::acquire(locks.clone(), spec.clone(), bridge.clock.clone(), *progress);
         let lease = match bridge.run_until_signal(acquiring)? {
             Outcome::Answer(Ok(lease)) => lease,
             Outcome::Answer(Err(error @ Error::Busy { .. })) => {
