@@ -1,5 +1,5 @@
-//! The store and the defaults, from the command line, the environment and configuration files, in this
-//! order.
+//! The store and the defaults, from the command line, the environment and configuration files, in
+//! this order.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,8 @@ use crate::output::{Log, Logger};
 
 pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 
-/// The value of LEASEHOLD_STORE in a command's environment where the password could not be told from the rest of the URL.
+/// The value of LEASEHOLD_STORE in a command's environment where the password could not be told
+/// from the rest of the URL.
 pub(crate) const WITHHELD: &str = "withheld:";
 
 /// A configuration file.
@@ -25,7 +26,8 @@ pub(crate) const WITHHELD: &str = "withheld:";
 #[serde(deny_unknown_fields)]
 struct File {
     store: Option<String>,
-    /// For the store of the same file only, so that no password goes to another server. Relative to the file.
+    /// For the store of the same file only, so that no password goes to another server. Relative to
+    /// the file.
     password_file: Option<PathBuf>,
     #[serde(default, deserialize_with = "read_duration")]
     ttl: Option<Duration>,
@@ -35,7 +37,7 @@ struct File {
 /// What `run`, `elect` and `lock` do where the command line does not say.
 #[derive(Debug, Default)]
 pub(crate) struct Defaults {
-    /// Not for `lock`, whose lock nobody renews.
+    /// Not for `lock`, whose lock is not renewed.
     pub(crate) ttl: Option<Duration>,
     pub(crate) owner: Option<Owner>,
 }
@@ -104,8 +106,8 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     chosen("file:", ChosenBy::Default)
 }
 
-/// Each setting from the nearest file that has it. Where the store is named by other means, a file that cannot be used is
-/// only a warning: such a command worked without it.
+/// Each setting from the nearest file that has it. Where the store is named by other means, a file
+/// that cannot be used is only a warning: such a command worked without it.
 pub(crate) fn defaults(asked: Option<&str>, logger: Logger) -> Result<Defaults, Failure> {
     let needs_no_file = asked.is_some() || std::env::var_os(STORE).is_some_and(|url| !url.is_empty());
     let mut defaults = Defaults::default();

@@ -1,5 +1,5 @@
-//! Durations as people write them: `10`, `10s`, `500ms`, `1.5m`, `1h30m`, `1d`, `1w`. A bare number is seconds, as for
-//! `timeout` and `flock`.
+//! Durations as people write them: `10`, `10s`, `500ms`, `1.5m`, `1h30m`, `1d`, `1w`. A bare number
+//! is seconds, as for `timeout` and `flock`.
 
 use std::time::Duration;
 

@@ -14,7 +14,8 @@ use crate::output::{Log, Logger};
 // The codes of sysexits.h, of `timeout` and of shells where those have one.
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The command ran, and the store did not confirm that it keeps the lock for `--once-per` or `--at-least`.
+/// The command ran, and the store did not confirm that it keeps the lock for `--once-per` or
+/// `--at-least`.
 pub(crate) const NOT_RECORDED: u8 = 74;
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const CONFIGURATION: u8 = 78;

@@ -1,4 +1,5 @@
-//! Small text files that this command reads: settings, passwords, tokens. Opening one never waits, and reading one ends.
+//! Small text files that this command reads: settings, passwords, tokens. Opening one never waits,
+//! and reading one ends.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -17,8 +18,9 @@ pub(crate) enum Pipes {
     Refuse,
 }
 
-/// Opens a regular file, or a pipe. What is found out about the file is found out on the descriptor, so that it holds for what
-/// is read. A FIFO without a writer does not stop this process, and a device is not read.
+/// Opens a regular file, or a pipe. What is found out about the file is found out on the
+/// descriptor, so that it holds for what is read. A FIFO without a writer does not stop this
+/// process, and a device is not read.
 pub(crate) fn open(path: &Path, pipes: Pipes) -> io::Result<(File, Metadata)> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;

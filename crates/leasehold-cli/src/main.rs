@@ -1,4 +1,5 @@
-//! The `leasehold` command: parses arguments, opens the store, runs one command, exits with its code.
+//! The `leasehold` command: parses arguments, opens the store, runs one command, exits with its
+//! code.
 
 mod ancestors;
 mod args;
@@ -209,8 +210,8 @@ fn choose_store(global: &Global, logger: Logger, mut options: Options) -> Result
         }
     }
     match options.warning(&chosen.url) {
-        // A setting applies to many commands, each with its own working directory, so that it cannot be
-        // a relative path.
+        // A setting applies to many commands, each with its own working directory, so that it
+        // cannot be a relative path.
         Some(warning) if is_file && !is_typed => return Err(chosen.failure(warning)),
         Some(warning) => logger.warn(warning),
         None => {}
@@ -237,8 +238,8 @@ fn failure(error: Error, chosen: &Chosen) -> Failure {
     }
 }
 
-/// Whether the store asks for a password, and this process runs inside a command of another `leasehold`,
-/// which removed the password.
+/// Whether the store asks for a password, and this process runs inside a command of another
+/// `leasehold`, which removed the password.
 fn password_was_removed(error: &Error) -> bool {
     std::env::var_os("LEASEHOLD_NAME").is_some() && error.to_string().contains("it wants a password")
 }

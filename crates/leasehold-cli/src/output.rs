@@ -111,8 +111,8 @@ pub(crate) fn format() -> LogFormat {
     *FORMAT.get().unwrap_or(&LogFormat::Plain)
 }
 
-/// Writes one message. A write error is ignored: a closed standard error must not end a command that
-/// still runs.
+/// Writes one message. A write error is ignored: a closed standard error must not end a command
+/// that still runs.
 pub(crate) fn write_message(level: Level, message: impl fmt::Display) {
     let (word, style) = level.word_and_style();
     let line = match format() {

@@ -1,4 +1,5 @@
-//! Where the password for a store comes from, if not from its URL: never from the command line, which everybody can read.
+//! Where the password for a store comes from, if not from its URL: never from the command line,
+//! which everybody can read.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -15,8 +16,8 @@ pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 /// Names the file that has the password. The path is no secret, so commands inherit it.
 pub(crate) const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 
-/// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from LEASEHOLD_PASSWORD. An empty variable
-/// counts as not set.
+/// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from
+/// LEASEHOLD_PASSWORD. An empty variable counts as not set.
 pub(crate) fn password(file: Option<&Path>, logger: Logger) -> Result<Option<Password>, Failure> {
     if let Some(path) = file {
         return from_file(path, logger).map(Some);
@@ -79,8 +80,9 @@ fn is_quorum(scheme: &str) -> bool {
     ["redlock", "redlocks"].iter().any(|quorum| scheme.eq_ignore_ascii_case(quorum))
 }
 
-/// The URL without its password, for the environment of a command: same scheme, user, host and parameters, so that a
-/// `leasehold` in that command uses the same store. `None` where it is not certain which part is the password.
+/// The URL without its password, for the environment of a command: same scheme, user, host and
+/// parameters, so that a `leasehold` in that command uses the same store. `None` where it is not
+/// certain which part is the password.
 pub(crate) fn removed_from(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once(':')?;
     if scheme.eq_ignore_ascii_case("file") {
@@ -92,7 +94,8 @@ pub(crate) fn removed_from(url: &str) -> Option<String> {
     let nodes: Option<Vec<String>> = nodes.into_iter().map(without_userinfo_password).collect();
     let place = nodes?.join(",");
     let Some(query) = query else { return Some(format!("{scheme}:{place}")) };
-    // A `?` inside a password ends the address early: the rest of the password and the host follow it.
+    // A `?` inside a password ends the address early: the rest of the password and the host follow
+    // it.
     let is_certain = |pair: &&str| !pair.split('=').next().unwrap_or("").contains(['%', '@', '+']);
     if !query.split('&').all(|pair| is_certain(&pair)) || (query.contains('@') && !rest_has_user(rest)) {
         return None;
@@ -119,7 +122,8 @@ fn without_userinfo_password(node: &str) -> Option<String> {
         return None;
     }
     let Some((user, host)) = authority.rsplit_once('@') else {
-        // `USER:PASS`, the start of a password with a comma in it, has no port number after its colon.
+        // `USER:PASS`, the start of a password with a comma in it, has no port number after its
+        // colon.
         let port = authority.rsplit(']').next().and_then(|host| host.rsplit_once(':')).map(|(_, port)| port);
         return port.is_none_or(|port| port.parse::<u16>().is_ok()).then(|| node.to_owned());
     };

@@ -1,5 +1,5 @@
-//! What a command says while it waits: at a terminal one line that is rewritten, elsewhere one line when waiting starts
-//! and one every minute.
+//! What a command says while it waits: at a terminal one line that is rewritten, elsewhere one line
+//! when waiting starts and one every minute.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal, Write};
@@ -38,7 +38,8 @@ impl Progress {
         }
     }
 
-    /// Waits for `work`, and meanwhile shows what `describe` says. It is told how long `work` has taken.
+    /// Waits for `work`, and meanwhile shows what `describe` says. It is told how long `work` has
+    /// taken.
     ///
     /// # Cancel safety
     /// Dropped anywhere, it drops `work`, and clears its line at a terminal.

@@ -1,4 +1,5 @@
-//! What is remembered of the last run under `run --once-per`: a value beside the lock, on stores that keep values.
+//! What is remembered of the last run under `run --once-per`: a value beside the lock, on stores
+//! that keep values.
 //!
 //! It is for operators only. Whether a run may begin is decided by the lock alone.
 
@@ -57,8 +58,8 @@ impl RunRecord {
         RunRecord { ended_ms: Some(now_ms()), exit_code: Some(exit_code), ..self }
     }
 
-    /// Writes the record for each of these names, unless a later run has written its own. A store that keeps no values, or
-    /// does not answer, has none.
+    /// Writes the record for each of these names, unless a later run has written its own. A store
+    /// that keeps no values, or does not answer, has none.
     pub(crate) async fn save(self, locks: Locks, names: Names) {
         let Ok(fence) = Fence::new(self.fence) else { return };
         let kept = Duration::from_millis(self.period_ms)

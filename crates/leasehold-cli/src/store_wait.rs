@@ -59,7 +59,7 @@ pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
     Progress::new(logger).during(&clock, opening, describe).await
 }
 
-/// Whether the store may answer later without anybody changing what was asked.
+/// Whether the same request may succeed later.
 fn is_down(error: &Error) -> bool {
     match error {
         Error::Unreachable { .. } | Error::Quorum { .. } => true,

@@ -9,7 +9,8 @@ pub(crate) fn now() -> String {
     format!("{text}.{ms:03}Z")
 }
 
-/// The time that was so long ago, with seconds: `2026-11-18T07:05:09Z`. By the clock of this machine, like [`after`].
+/// The time that was so long ago, with seconds: `2026-11-18T07:05:09Z`. By the clock of this
+/// machine, like [`after`].
 pub(crate) fn ago(duration: Duration) -> String {
     of(SystemTime::now().checked_sub(duration))
 }
@@ -43,7 +44,8 @@ fn seconds_text(seconds: u64) -> String {
 
 /// Year, month and day, so many days after 1970-01-01.
 ///
-/// Counts from March, so that the leap day is the last of its year ("days_from_civil" of Howard Hinnant, inverted).
+/// Counts from March, so that the leap day is the last of its year ("days_from_civil" of Howard
+/// Hinnant, inverted).
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -6,8 +6,8 @@ use std::path::Path;
 use leasehold::Owner;
 use rustix::process::{geteuid, getppid};
 
-/// `host:pid (user: command)` of this process, with the file name of the command that it runs. Arguments are left out: they
-/// may be secret.
+/// `host:pid (user: command)` of this process, with the file name of the command that it runs.
+/// Arguments are left out: they may be secret.
 pub(crate) fn label_of_run(program: &OsStr) -> Owner {
     let command = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
     Owner::of_process(std::process::id(), &user(), &command)

@@ -53,7 +53,8 @@ fn table(findings: &[Finding]) -> String {
     })
 }
 
-/// Without control characters and those that change the direction of text: all that `escape_debug` escapes but for quotes.
+/// Without control characters and those that change the direction of text: all that `escape_debug`
+/// escapes but for quotes.
 fn plain(text: &str) -> String {
     let is_plain = |c: char| matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1;
     text.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()

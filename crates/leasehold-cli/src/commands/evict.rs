@@ -1,4 +1,5 @@
-//! `evict` and `adopt`: end the lock of another holder, at once or after a time, once the user confirms.
+//! `evict` and `adopt`: end the lock of another holder, at once or after a time, once the user
+//! confirms.
 
 use std::io::{IsTerminal, Write};
 
@@ -121,8 +122,8 @@ async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fen
     }
 }
 
-/// The holder to evict does not hold the lock. The exit code is the one of `unlock` for a lock that is
-/// not held.
+/// The holder to evict does not hold the lock. The exit code is the one of `unlock` for a lock that
+/// is not held.
 fn not_held(message: String) -> Failure {
     Failure::new(Kind::NotHeld, message)
 }

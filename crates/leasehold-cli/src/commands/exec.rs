@@ -1,5 +1,5 @@
-//! `__exec`: what stands between `run` and its command for a moment. It sees to it that the command dies with leasehold,
-//! whatever kills that, and becomes the command.
+//! `__exec`: what stands between `run` and its command for a moment. It sees to it that the command
+//! dies with leasehold, whatever kills that, and becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,7 +16,8 @@ use crate::{config, exit};
 /// Not on the command line for people.
 pub(crate) const HIDDEN: &str = "__exec";
 
-/// `run`, as it starts this: who the parent has to be, how to write messages, the program, its arguments.
+/// `run`, as it starts this: who the parent has to be, how to write messages, the program, its
+/// arguments.
 pub(crate) fn command(program: &OsStr) -> Command {
     // The binary that runs, also where another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
@@ -61,8 +62,9 @@ pub(crate) fn replaced_by(command: &mut Command) -> u8 {
     code
 }
 
-/// Removes secrets from the command's environment. LEASEHOLD_STORE keeps its address without the password, so that a
-/// `leasehold` that the command starts uses the same store or fails, and never falls back to another one.
+/// Removes secrets from the command's environment. LEASEHOLD_STORE keeps its address without the
+/// password, so that a `leasehold` that the command starts uses the same store or fails, and never
+/// falls back to another one.
 pub(crate) fn without_secrets(command: &mut Command) {
     command.env_remove("LEASEHOLD_TOKEN").env_remove(crate::password::PASSWORD);
     if let Some(url) = std::env::var_os(config::STORE).filter(|url| !url.is_empty()) {

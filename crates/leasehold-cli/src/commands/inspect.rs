@@ -58,7 +58,8 @@ pub(crate) async fn ls(
     }
 }
 
-/// Repeats the list until a signal ends it. A store that does not exist yet is opened again each time.
+/// Repeats the list until a signal ends it. A store that does not exist yet is opened again each
+/// time.
 async fn watch(
     mut locks: Option<Locks>,
     args: &Ls,
@@ -97,7 +98,8 @@ async fn watch(
     }
 }
 
-/// The text of one list of `--watch`: at a terminal it replaces the list before, elsewhere it follows it.
+/// The text of one list of `--watch`: at a terminal it replaces the list before, elsewhere it
+/// follows it.
 fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String {
     if output == Output::Json {
         return list.to_owned();

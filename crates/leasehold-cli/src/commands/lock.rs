@@ -1,5 +1,5 @@
-//! `lock`, `extend` and `unlock`: for scripts that cannot run inside `run`. The lock outlives each of
-//! these commands; its token connects them.
+//! `lock`, `extend` and `unlock`: for scripts that cannot run inside `run`. The lock outlives each
+//! of these commands; its token connects them.
 
 use std::io::Read;
 use std::time::Duration;
@@ -69,9 +69,10 @@ pub(crate) async fn lock(
     Ok(0)
 }
 
-/// Whether standard output may have been closed when this process started. Rust's runtime then opens
-/// /dev/null there, for reading and writing. `> /dev/null` in a shell opens it for writing only; a parent
-/// that opens it for both, as Python does for `subprocess.DEVNULL`, looks the same as a closed one.
+/// Whether standard output may have been closed when this process started. Rust's runtime then
+/// opens /dev/null there, for reading and writing. `> /dev/null` in a shell opens it for writing
+/// only; a parent that opens it for both, as Python does for `subprocess.DEVNULL`, looks the same
+/// as a closed one.
 fn stdout_may_be_closed() -> bool {
     const DEV_NULL: (u32, u32) = (1, 3);
     let stdout = std::io::stdout();
@@ -123,8 +124,8 @@ fn attach(locks: &Locks, given: &std::ffi::OsStr, from: &FromToken) -> Result<De
     })
 }
 
-/// Reads the bare token, or what `lock --output json` printed. No message shows it: a mistyped secret is
-/// still most of a secret.
+/// Reads the bare token, or what `lock --output json` printed. No message shows it: a mistyped
+/// secret is still most of a secret.
 fn token(from: &FromToken) -> Result<(Token, Option<Fence>), Failure> {
     let text = match &from.token_file {
         Some(path) if path.as_os_str() == "-" => {

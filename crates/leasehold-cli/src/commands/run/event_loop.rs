@@ -1,6 +1,6 @@
-//! The event loop of the main thread of `run`: signals, wake-ups from tasks, and a timer that also counts
-//! while the machine is suspended. It never waits for the runtime, so that a store that hangs cannot
-//! delay the end of a command.
+//! The event loop of the main thread of `run`: signals, wake-ups from tasks, and a timer that also
+//! counts while the machine is suspended. It never waits for the runtime, so that a store that
+//! hangs cannot delay the end of a command.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,8 +34,8 @@ impl CaughtSignal {
         FORWARDED.contains(&self.signal)
     }
 
-    /// Whether a key at the terminal sent it (Ctrl-C, Ctrl-\\), which ends everything in the foreground,
-    /// the caller of this process included.
+    /// Whether a key at the terminal sent it (Ctrl-C or Ctrl-\), which ends everything in the
+    /// foreground, the caller of this process included.
     pub(super) fn is_from_keyboard(self) -> bool {
         self.from_kernel && matches!(self.signal, Signal::INT | Signal::QUIT)
     }
@@ -74,9 +74,11 @@ impl EventLoop {
     pub(super) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
-        // With XFSZ caught, a write beyond the limit of file sizes is an error instead of the end of this process.
+        // With XFSZ caught, a write beyond the limit of file sizes is an error instead of the end
+        // of this process.
         let caught = FORWARDED.into_iter().chain([Signal::TSTP, Signal::CONT, Signal::XFSZ]);
-        // A signal that this process was started to ignore (`nohup`) stays ignored, also in the command.
+        // A signal that this process was started to ignore (`nohup`) stays ignored, also in the
+        // command.
         let caught = caught.filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0);
         let caught = caught.chain([Signal::CHILD]).map(Signal::as_raw);
         let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
@@ -90,7 +92,8 @@ impl EventLoop {
         self.watched = fd;
     }
 
-    /// Waits for a signal, a wake-up, the watched descriptor, or until this time is over. Returns the signals.
+    /// Waits for a signal, a wake-up, the watched descriptor, or until this time is over. Returns
+    /// the signals.
     pub(super) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<CaughtSignal>> {
         self.set_timer(at_most)?;
         let wanted = PollFlags::IN;

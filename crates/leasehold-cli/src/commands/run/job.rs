@@ -75,8 +75,9 @@ pub(super) struct Job {
 impl Job {
     /// Must be called on the main thread: the command dies with the thread that started it.
     ///
-    /// A command in the foreground group stays in it: in its own group it could neither read the terminal
-    /// nor receive its Ctrl-C. Elsewhere it gets its own group, which can be signalled as a whole.
+    /// A command in the foreground group stays in it: in its own group it could neither read the
+    /// terminal nor receive its Ctrl-C. Elsewhere it gets its own group, which can be signalled as
+    /// a whole.
     pub(super) fn start(mut command: Command, lifeline: Option<OwnedFd>, clock: Clock) -> io::Result<Self> {
         let terminal = File::open("/dev/tty").ok();
         let is_foreground = terminal.as_ref().is_some_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()));
@@ -140,8 +141,8 @@ impl Job {
         self.reaper.has_more
     }
 
-    /// Reaps processes that have ended or stopped, up to a limit. Returns whether the command itself stopped at
-    /// the terminal.
+    /// Reaps processes that have ended or stopped, up to a limit. Returns whether the command
+    /// itself stopped at the terminal.
     pub(super) fn reap(&mut self) -> bool {
         self.reaper.reap();
         let reaped = std::mem::take(&mut self.reaper.reaped);
@@ -163,8 +164,8 @@ impl Job {
         self.scan().unwrap_or_default()
     }
 
-    /// Scans all processes. It reaps meanwhile, so that a command which forks and exits does not prolong the
-    /// scan, and fails after [`SCAN_MAX`].
+    /// Scans all processes. It reaps meanwhile, so that a command which forks and exits does not
+    /// prolong the scan, and fails after [`SCAN_MAX`].
     fn scan(&mut self) -> io::Result<Vec<Process>> {
         if self.reaper.is_alone {
             return Ok(Vec::new());
@@ -189,14 +190,14 @@ impl Job {
         if !self.family.has_strangers() {
             return false;
         }
-        // With strangers among the children, `wait` does not tell. The second scan finds a process that the
-        // first one missed because its parent died meanwhile.
+        // With strangers among the children, `wait` does not tell. The second scan finds a process
+        // that the first one missed because its parent died meanwhile.
         let mut finds_none = || self.scan().is_ok_and(|living| living.is_empty());
         finds_none() && finds_none()
     }
 
-    /// Forwards a signal that arrived while the command started: the terminal may have sent it to the
-    /// group before the command was in it.
+    /// Forwards a signal that arrived while the command started: the terminal may have sent it to
+    /// the group before the command was in it.
     pub(super) fn forward_early(&mut self, caught: CaughtSignal) {
         self.forward(CaughtSignal { from_kernel: self.is_hung_up(caught), ..caught });
     }
@@ -236,7 +237,8 @@ impl Job {
         }
     }
 
-    /// Signals the command and everything it started, one process after the other until this deadline.
+    /// Signals the command and everything it started, one process after the other until this
+    /// deadline.
     pub(super) fn signal_all(&mut self, signal: Signal, until: Deadline) {
         if self.reaper.is_alone {
             return;
@@ -259,11 +261,12 @@ impl Job {
         }
     }
 
-    /// Kills everything without waiting for the deaths. Returns the processes that could not be killed.
+    /// Kills everything without waiting for the deaths. Returns the processes that could not be
+    /// killed.
     ///
-    /// The command and its group come first: they need no scan, which takes milliseconds, and the command
-    /// cannot start others meanwhile. Children are killed next, as they appear, and then whatever else
-    /// descends from the command.
+    /// The command and its group come first: they need no scan, which takes milliseconds, and the
+    /// command cannot start others meanwhile. Children are killed next, as they appear, and then
+    /// whatever else descends from the command.
     pub(super) fn kill(&mut self) -> Vec<Process> {
         self.signal(Signal::KILL);
         self.signal_group(Signal::KILL);
@@ -271,7 +274,8 @@ impl Job {
         if self.reaper.is_alone {
             return Vec::new();
         }
-        // The scan finds descendants that are not children. It has no limit; children are killed meanwhile.
+        // The scan finds descendants that are not children. It has no limit; children are killed
+        // meanwhile.
         let mut reaped = HashSet::new();
         let mut next_sweep = self.reaper.clock.now();
         let living = self.family.living(&mut reaped, &mut |reaped| {
@@ -306,8 +310,8 @@ impl Job {
         }
     }
 
-    /// Sends TSTP, so that the command can restore the terminal. If it shares this process's group, the
-    /// terminal has sent it already.
+    /// Sends TSTP, so that the command can restore the terminal. If it shares this process's group,
+    /// the terminal has sent it already.
     pub(super) fn ask_to_stop(&mut self) {
         self.signal_group(Signal::TSTP);
     }

@@ -1,10 +1,10 @@
 //! `run` holds a lock while a command runs. Nothing that the command started outlives the lock.
 //!
-//! Two threads share the work, so that neither blocks the other: the runtime's thread renews the lease,
-//! the main thread handles signals and the command (`runtime_bridge`, `event_loop`). The command starts
-//! through `__exec`, and stays in the terminal's foreground group or gets its own group (`job`).
-//! `processes` finds everything that descends from it. `supervise` decides when to end it. `elect`
-//! repeats the run.
+//! Two threads share the work, so that neither blocks the other: the runtime's thread renews the
+//! lease, the main thread handles signals and the command (`runtime_bridge`, `event_loop`). The
+//! command starts through `__exec`, and stays in the terminal's foreground group or gets its own
+//! group (`job`). `processes` finds everything that descends from it. `supervise` decides when to
+//! end it. `elect` repeats the run.
 
 mod acquire;
 mod elect;
@@ -221,7 +221,8 @@ impl Session {
                 // The survivors keep what is left of the lease.
                 _ if verdict.has_survivors => std::mem::forget(lease),
                 true => drop(bridge.run_for(lease.release(), CLEANUP_MAX)?),
-                // The drop confirms to an operator who evicted the holder that everything has ended.
+                // The drop confirms to an operator who evicted the holder that everything has
+                // ended.
                 false => drop(lease),
             }
             log.error(after_loss(spec, verdict.ended));
@@ -271,7 +272,8 @@ impl Session {
                 log.error(not_recorded(spec, verdict.ended, &why));
                 return Ok(NOT_RECORDED);
             }
-            // A release without an answer is only a warning: the lock protected the command to its end.
+            // A release without an answer is only a warning: the lock protected the command to its
+            // end.
             Some(Err(error)) => log.warn(error),
             None => log.warn(format_args!(
                 "the store has not said that it took {names} back; it is free when its TTL of {} is over",

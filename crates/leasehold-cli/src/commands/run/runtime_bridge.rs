@@ -1,5 +1,5 @@
-//! The bridge between the main thread, which handles processes and signals and never blocks on a store,
-//! and the runtime, which talks to the store.
+//! The bridge between the main thread, which handles processes and signals and never blocks on a
+//! store, and the runtime, which talks to the store.
 
 use std::future::Future;
 use std::io;
@@ -80,7 +80,8 @@ impl RuntimeBridge {
         self.run_for_or_signal(work, at_most, at_most)
     }
 
-    /// [`run_for`](RuntimeBridge::run_for), but a fatal signal shortens the rest of the wait to `after_signal`.
+    /// [`run_for`](RuntimeBridge::run_for), but a fatal signal shortens the rest of the wait to
+    /// `after_signal`.
     pub(super) fn run_for_or_signal<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = T> + Send + 'static,
@@ -108,7 +109,8 @@ impl RuntimeBridge {
         let (answer, answers) = mpsc::channel();
         let wake = WakeOnDrop(self.events.waker.clone());
         let task = self.runtime.spawn(async move {
-            // Dropped after the sender, so that the main thread finds the answer, or a closed channel.
+            // Dropped after the sender, so that the main thread finds the answer, or a closed
+            // channel.
             let _wake = wake;
             let _ = { answer }.send(work.await);
         });
@@ -143,8 +145,8 @@ impl Drop for WakeOnDrop {
     }
 }
 
-/// Stops the whole process group, as the terminal does. The kernel ignores the signal in an orphaned
-/// group, which no shell could continue.
+/// Stops the whole process group, as the terminal does. The kernel ignores the signal in an
+/// orphaned group, which no shell could continue.
 pub(super) fn stop_process_group() -> io::Result<()> {
     Ok(kill_current_process_group(Signal::TTIN)?)
 }

@@ -1,5 +1,5 @@
-//! Supervises the command while it runs: forwards signals to it, and ends it in time if the lease is lost
-//! or about to be lost. One loop, on the main thread.
+//! Supervises the command while it runs: forwards signals to it, and ends it in time if the lease
+//! is lost or about to be lost. One loop, on the main thread.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -28,12 +28,12 @@ const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the kernel may take to end killed processes before that is reported.
 const KILL_MAX: Duration = Duration::from_secs(2);
 
-/// How much earlier everything is killed for each process of the machine: the time that the kernel needs
-/// to end one on a busy machine. (5,000 took 0.5 s, unoptimized, beside five others.)
+/// How much earlier everything is killed for each process of the machine: the time that the kernel
+/// needs to end one on a busy machine. (5,000 took 0.5 s, unoptimized, beside five others.)
 const MARGIN_PER_PROCESS: Duration = Duration::from_micros(200);
 
-/// How much earlier, as a multiple of the time that one scan of all processes took: to kill them takes
-/// about as long, and several turns of a processor that is busy with what the command starts.
+/// How much earlier, as a multiple of the time that one scan of all processes took: to kill them
+/// takes about as long, and several turns of a processor that is busy with what the command starts.
 const MARGIN_PER_SCAN: u32 = 4;
 
 /// How long a command that was asked to stop (TSTP) has before it is stopped.
@@ -90,9 +90,9 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the run was interrupted: by a signal to leasehold, which the command may have handled, or
-    /// by one that ended the command. A command that leasehold ended because it ran too long, or that
-    /// crashed, was not interrupted.
+    /// Whether the run was interrupted: by a signal to leasehold, which the command may have
+    /// handled, or by one that ended the command. A command that leasehold ended because it ran too
+    /// long, or that crashed, was not interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
         const INTERRUPTS: [Signal; 5] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL];
         let was_killed = INTERRUPTS.iter().any(|it| self.ended == Some(Ended::Signal(it.as_raw())));
@@ -127,8 +127,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Returns when the command and, unless `--close` is given, everything it started has ended. On an
-    /// error the job is killed when it is dropped: nothing of it runs unsupervised.
+    /// Returns when the command and, unless `--close` is given, everything it started has ended. On
+    /// an error the job is killed when it is dropped: nothing of it runs unsupervised.
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.session.bridge.events.watch(self.job.end());
         for caught in self.session.bridge.wait_events(Some(Duration::ZERO))? {
@@ -294,7 +294,8 @@ impl<'a> Supervisor<'a> {
         ));
     }
 
-    /// Asks the job to end, and sets the time to kill it: `--kill-after`, or less if the lease ends sooner.
+    /// Asks the job to end, and sets the time to kill it: `--kill-after`, or less if the lease ends
+    /// sooner.
     fn ask_to_end(&mut self, now: Deadline) {
         let grace = now.plus(self.spec.kill_after);
         self.set_margin();
@@ -369,8 +370,9 @@ impl<'a> Supervisor<'a> {
         is_foreground
     }
 
-    /// Ends what an ended command left behind. The signal alone may not: a shell without job control
-    /// starts background processes that ignore INT and QUIT. The second signal kills at once.
+    /// Ends what an ended command left behind. The signal alone may not: a shell without job
+    /// control starts background processes that ignore INT and QUIT. The second signal kills at
+    /// once.
     fn end_left_behind(&mut self, signal: Signal) {
         self.verdict.interrupted_by = Some(signal);
         let now = self.session.bridge.now();
@@ -384,8 +386,8 @@ impl<'a> Supervisor<'a> {
         ));
     }
 
-    /// Ctrl-Z: stops the job before this process, which renews the lease. `has_stopped`: the command has
-    /// stopped already.
+    /// Ctrl-Z: stops the job before this process, which renews the lease. `has_stopped`: the
+    /// command has stopped already.
     fn stop(&mut self, has_stopped: bool) -> Result<(), Failure> {
         if !has_stopped {
             self.ask_to_stop()?;
@@ -397,8 +399,8 @@ impl<'a> Supervisor<'a> {
         };
         stopped.map_err(Failure::internal)?;
         self.forward_signals(Duration::ZERO)?;
-        // Without a lease, the next check ends the job. (In a foreground group the shell has continued the
-        // job together with this process, so that it runs for a moment.)
+        // Without a lease, the next check ends the job. (In a foreground group the shell has
+        // continued the job together with this process, so that it runs for a moment.)
         if self.proof.is_valid() {
             self.job.take_terminal();
             self.job.signal_all(Signal::CONT, Deadline::FAR);
