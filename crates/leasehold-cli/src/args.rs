@@ -131,7 +131,7 @@ pub(crate) enum Command {
     /// It then lasts at least TTL from now. A lock that lasts longer already is not shortened.
     Extend(Extend),
     /// Let go of a lock taken with `lock`
-    Unlock(Unlock),
+    Unlock(DetachedLock),
     /// Count down a latch, or wait until all have
     ///
     /// A latch is closed until COUNT have counted down, and open from then on: workers tell that they are ready, or done, and
@@ -532,9 +532,11 @@ pub(crate) struct Lock {
     pub(crate) owner: Option<String>,
 }
 
-/// Where the token of a lock comes from: never from the command line, which everybody can read.
+/// A lock taken with `lock`. Its token is not an argument: every user can read a command line.
 #[derive(Debug, Arguments)]
-pub(crate) struct FromToken {
+pub(crate) struct DetachedLock {
+    /// The name
+    pub(crate) name: OsString,
     /// Read the token, or what `lock --output json` printed, from this file; `-` is standard input
     ///
     /// Without it: from LEASEHOLD_TOKEN.
@@ -544,21 +546,11 @@ pub(crate) struct FromToken {
 
 #[derive(Debug, Arguments)]
 pub(crate) struct Extend {
-    /// The name
-    pub(crate) name: OsString,
     /// How long from now it is to be held at least
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
     #[command(flatten)]
-    pub(crate) token: FromToken,
-}
-
-#[derive(Debug, Arguments)]
-pub(crate) struct Unlock {
-    /// The name
-    pub(crate) name: OsString,
-    #[command(flatten)]
-    pub(crate) token: FromToken,
+    pub(crate) lock: DetachedLock,
 }
 
 #[derive(Debug, Arguments)]

@@ -1,5 +1,5 @@
-//! `__exec`: what stands between `run` and its command for a moment. It sees to it that the command
-//! dies with leasehold, whatever kills that, and becomes the command.
+//! `__exec`: the step between `run` and its command. It asks the kernel to kill this process when
+//! leasehold dies, whatever kills that, and then becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,13 +13,13 @@ use crate::args::LogFormat;
 use crate::output::{self, Level, write_message};
 use crate::{config, exit};
 
-/// Not on the command line for people.
+/// The first argument that selects this step; no help mentions it.
 pub(crate) const HIDDEN: &str = "__exec";
 
-/// `run`, as it starts this: who the parent has to be, how to write messages, the program, its
-/// arguments.
+/// The command line by which `run` starts this step: the pid of the parent, the format of messages,
+/// the program. The arguments of the program follow.
 pub(crate) fn command(program: &OsStr) -> Command {
-    // The binary that runs, also where another has taken its place on the disk.
+    // The running binary, even if an upgrade has replaced it on the disk.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string());
     command.arg(output::format().to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()));
@@ -40,14 +40,14 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(exit::USAGE);
     };
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
-    // It may have died before that was asked for.
+    // The parent may have died before this call.
     if tied.is_err() || getppid() != Some(parent) {
         return ExitCode::from(exit::INTERNAL);
     }
     ExitCode::from(replaced_by(Command::new(&program).args(args)))
 }
 
-/// Becomes the command; comes back only where that cannot be, and says so.
+/// Replaces this process by the command. If that fails, logs why and returns the exit code.
 pub(crate) fn replaced_by(command: &mut Command) -> u8 {
     let error = command.exec();
     let program = command.get_program();
@@ -73,7 +73,7 @@ pub(crate) fn without_secrets(command: &mut Command) {
     }
 }
 
-/// What runs a line of shell.
+/// The shell for `-c`.
 pub(crate) fn shell() -> OsString {
     std::env::var_os("SHELL")
         .filter(|shell| !shell.is_empty())

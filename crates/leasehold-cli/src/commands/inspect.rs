@@ -42,20 +42,18 @@ pub(crate) async fn ls(
     global: &Global,
     logger: Logger,
 ) -> Result<u8, Failure> {
-    match args.watch {
-        Some(every) => watch(locks, args, global, logger, every.unwrap_or(WATCH_INTERVAL)).await,
-        None => {
-            let (list, truncated) = listing(locks.as_ref(), args, global.output).await?;
-            print(&list)?;
-            if truncated {
-                let limit = args.limit;
-                logger.warn(format_args!(
-                    "there are more than the {limit} names shown; raise --limit, or give the PREFIX of the names you want"
-                ));
-            }
-            Ok(0)
-        }
+    if let Some(every) = args.watch {
+        return watch(locks, args, global, logger, every.unwrap_or(WATCH_INTERVAL)).await;
     }
+    let (list, truncated) = listing(locks.as_ref(), args, global.output).await?;
+    print(&list)?;
+    if truncated {
+        let limit = args.limit;
+        logger.warn(format_args!(
+            "there are more than the {limit} names shown; raise --limit, or give the PREFIX of the names you want"
+        ));
+    }
+    Ok(0)
 }
 
 /// Repeats the list until a signal ends it. A store that does not exist yet is opened again each

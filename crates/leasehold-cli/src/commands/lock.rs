@@ -2,12 +2,13 @@
 //! of these commands; its token connects them.
 
 use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{Clock, Detached, Error, Fence, Holder, Locks, Names, Owner, Share, Token};
 use serde_json::{Value, json};
 
-use crate::args::{Extend, FromToken, Lock, Output, Unlock};
+use crate::args::{DetachedLock, Extend, Lock, Output};
 use crate::config::Defaults;
 use crate::duration::{as_ms, short};
 use crate::exit::Failure;
@@ -84,7 +85,7 @@ fn stdout_may_be_closed() -> bool {
 }
 
 pub(crate) async fn extend(locks: &Locks, args: &Extend, output: Output) -> Result<u8, Failure> {
-    let mut lease = attach(locks, &args.name, &args.token)?;
+    let mut lease = attach(locks, &args.lock)?;
     lease.extend(args.ttl).await?;
     if output == Output::Json {
         let remaining_ms = as_ms(remaining(locks, &lease).await);
@@ -105,8 +106,8 @@ async fn remaining(locks: &Locks, lease: &Detached) -> Duration {
     seen.unwrap_or_default().max(lease.remaining())
 }
 
-pub(crate) async fn unlock(locks: &Locks, args: &Unlock, output: Output) -> Result<u8, Failure> {
-    let lease = attach(locks, &args.name, &args.token)?;
+pub(crate) async fn unlock(locks: &Locks, lock: &DetachedLock, output: Output) -> Result<u8, Failure> {
+    let lease = attach(locks, lock)?;
     let name = lease.names().first().to_string();
     lease.release().await?;
     if output == Output::Json {
@@ -115,9 +116,9 @@ pub(crate) async fn unlock(locks: &Locks, args: &Unlock, output: Output) -> Resu
     Ok(0)
 }
 
-fn attach(locks: &Locks, given: &std::ffi::OsStr, from: &FromToken) -> Result<Detached, Failure> {
-    let (token, fence) = token(from)?;
-    let lease = locks.detached(name(given)?, token)?;
+fn attach(locks: &Locks, lock: &DetachedLock) -> Result<Detached, Failure> {
+    let (token, fence) = token(lock.token_file.as_deref())?;
+    let lease = locks.detached(name(&lock.name)?, token)?;
     Ok(match fence {
         Some(fence) => lease.with_fence(fence),
         None => lease,
@@ -126,8 +127,8 @@ fn attach(locks: &Locks, given: &std::ffi::OsStr, from: &FromToken) -> Result<De
 
 /// Reads the bare token, or what `lock --output json` printed. No message shows it: a mistyped
 /// secret is still most of a secret.
-fn token(from: &FromToken) -> Result<(Token, Option<Fence>), Failure> {
-    let text = match &from.token_file {
+fn token(file: Option<&Path>) -> Result<(Token, Option<Fence>), Failure> {
+    let text = match file {
         Some(path) if path.as_os_str() == "-" => {
             let mut text = String::new();
             let read = std::io::stdin().take(64 * 1024).read_to_string(&mut text);
