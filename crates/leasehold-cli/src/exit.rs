@@ -133,3 +133,8 @@ impl From<Error> for Failure {
         Failure::new(kind, error.to_string())
     }
 }
+
+/// The first part of an error message. The advice after it is for a command that has failed.
+pub(crate) fn without_advice(message: &str) -> &str {
+    message.split("; ").next().unwrap_or_default()
+}

@@ -1,12 +1,13 @@
 //! `--store-wait`: waits for a store that is down.
 
 use std::future::ready;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::{Clock, Error};
 
 use crate::duration::short;
+use crate::exit::without_advice;
 use crate::output::Logger;
 use crate::progress::{Progress, so_far};
 
@@ -20,7 +21,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The last error, and what to add to its message.
 ///
 /// # Cancel safety
-/// Dropped anywhere, it leaves nothing behind.
+/// Dropped before it completes, it drops the attempt to open the store.
 pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
     wait: Option<Duration>,
     logger: Logger,
@@ -31,11 +32,6 @@ pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
     let clock = Clock::system().map_err(plain)?;
     let start = clock.now();
     let why = Mutex::new(String::new());
-    let set_why = |error: &Error| {
-        // The advice behind it is for a command that has failed.
-        let text = error.to_string().split("; ").next().map(|it| format!(": {it}")).unwrap_or_default();
-        *why.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = text;
-    };
     let opening = async {
         let mut pause = PAUSE_MIN;
         loop {
@@ -43,7 +39,8 @@ pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
                 Err(error) if is_down(&error) => error,
                 answer => return answer.map_err(plain),
             };
-            set_why(&error);
+            *why.lock().unwrap_or_else(PoisonError::into_inner) =
+                format!(": {}", without_advice(&error.to_string()));
             let waited = clock.now().since(start);
             if waited >= wait {
                 return Err((error, format!("; waited {} for the store", short(waited))));
@@ -53,7 +50,7 @@ pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
         }
     };
     let describe = |waited| {
-        let why = why.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let why = why.lock().unwrap_or_else(PoisonError::into_inner);
         ready(format!("waiting for the store{why}{}", so_far(waited)))
     };
     Progress::new(logger).during(&clock, opening, describe).await

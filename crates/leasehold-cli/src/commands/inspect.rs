@@ -233,21 +233,11 @@ fn share_text(share: Share) -> String {
 }
 
 fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
-    let share = |share: Share| match share {
-        Share::Exclusive => json!("exclusive"),
-        Share::Shared => json!("shared"),
-        Share::Permits(permits) => json!({ "take": permits.take(), "limit": permits.limit() }),
-    };
     let holder = |holder: &Holder| {
-        let mut shown = json!({
-            "owner": holder.owner.as_str(),
-            "share": share(holder.share),
-            "fence": holder.fence.map(leasehold::Fence::get),
-            "remaining_ms": as_ms(holder.remaining),
-            "since": holder.held_for.map(timestamp::ago),
-            "held_ms": holder.held_for.map(as_ms),
-        });
-        add_process(&mut shown, &holder.owner);
+        let mut shown = client_json(&holder.owner, holder.share, holder.held_for);
+        shown["fence"] = json!(holder.fence.map(leasehold::Fence::get));
+        shown["remaining_ms"] = json!(as_ms(holder.remaining));
+        shown["held_ms"] = json!(holder.held_for.map(as_ms));
         // Only some stores have nodes.
         if let Some(nodes) = holder.nodes {
             let is_degraded = nodes.is_degraded();
@@ -256,13 +246,8 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
         shown
     };
     let waiter = |waiter: &Waiter| {
-        let mut shown = json!({
-            "owner": waiter.owner.as_str(),
-            "share": share(waiter.share),
-            "since": waiter.waiting_for.map(timestamp::ago),
-            "waiting_ms": waiter.waiting_for.map(as_ms),
-        });
-        add_process(&mut shown, &waiter.owner);
+        let mut shown = client_json(&waiter.owner, waiter.share, waiter.waiting_for);
+        shown["waiting_ms"] = json!(waiter.waiting_for.map(as_ms));
         shown
     };
     json!({
@@ -273,13 +258,23 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
     })
 }
 
-/// Adds the process that the label names; null for a label that an operator chose.
-fn add_process(shown: &mut Value, owner: &Owner) {
+/// A holder or waiter. The process is null for a label that an operator chose.
+fn client_json(owner: &Owner, share: Share, since: Option<Duration>) -> Value {
     let process = owner.process();
-    shown["host"] = json!(process.as_ref().map(|process| &process.host));
-    shown["pid"] = json!(process.as_ref().map(|process| process.pid));
-    shown["user"] = json!(process.as_ref().and_then(|process| process.user.as_ref()));
-    shown["command"] = json!(process.as_ref().and_then(|process| process.command.as_ref()));
+    let process = process.as_ref();
+    json!({
+        "owner": owner.as_str(),
+        "share": match share {
+            Share::Exclusive => json!("exclusive"),
+            Share::Shared => json!("shared"),
+            Share::Permits(permits) => json!({ "take": permits.take(), "limit": permits.limit() }),
+        },
+        "since": since.map(timestamp::ago),
+        "host": process.map(|process| &process.host),
+        "pid": process.map(|process| process.pid),
+        "user": process.and_then(|process| process.user.as_ref()),
+        "command": process.and_then(|process| process.command.as_ref()),
+    })
 }
 
 /// The table of names; empty if there are none. It has the column ONCE only if there is a run of

@@ -23,7 +23,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::args::{Elect, Global, Run};
 use crate::duration::short;
-use crate::exit::{Failure, INTERNAL, LOST, NOT_RECORDED, TOO_LONG};
+use crate::exit::{Failure, INTERNAL, LOST, NOT_RECORDED, TOO_LONG, without_advice};
 use crate::output::{Log, LogThread, Logger};
 use crate::progress::Progress;
 use crate::run_record::RunRecord;
@@ -301,11 +301,6 @@ fn log_renewal(log: &LogThread, renewal_error: &Mutex<Option<String>>, event: Ev
         }
         _ => {}
     }
-}
-
-/// The first part of an error message. The advice after it is for a command that has failed.
-fn without_advice(message: &str) -> &str {
-    message.split("; ").next().unwrap_or_default()
 }
 
 fn not_recorded(spec: &RunSpec, ended: Option<Ended>, why: &str) -> String {

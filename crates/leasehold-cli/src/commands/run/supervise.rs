@@ -7,15 +7,15 @@ use std::time::Duration;
 use leasehold::{Deadline, Loss, Proof};
 use rustix::process::Signal;
 
+use super::Session;
 use super::event_loop::CaughtSignal;
 use super::job::{Ended, Job};
 use super::processes::{self, Process};
 use super::runtime_bridge::{stop_process, stop_process_group};
 use super::spec::{MARGIN, RunSpec};
-use super::{Session, without_advice};
 use crate::args::OnLost;
 use crate::duration::short;
-use crate::exit::Failure;
+use crate::exit::{Failure, without_advice};
 use crate::output::Log;
 use crate::signals;
 
