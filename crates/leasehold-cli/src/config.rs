@@ -84,18 +84,15 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     if let Some(url) = asked {
         return chosen(url, ChosenBy::Option);
     }
-    match std::env::var(STORE) {
-        Ok(url) if url == WITHHELD => {
+    match variable(STORE, "URL")? {
+        Some(url) if url == WITHHELD => {
             return Err(Failure::configuration(format!(
                 "{STORE} was withheld from this command, because its password could not be told from the rest of the URL; \
                  correct it where the outer `leasehold` gets it, or name the store with --store"
             )));
         }
-        Ok(url) if !url.is_empty() => return chosen(&url, ChosenBy::Setting(STORE.to_owned())),
-        Ok(_) | Err(std::env::VarError::NotPresent) => {}
-        Err(std::env::VarError::NotUnicode(_)) => {
-            return Err(Failure::configuration(format!("{STORE} is not UTF-8; write the store's URL in it")));
-        }
+        Some(url) => return chosen(&url, ChosenBy::Setting(STORE.to_owned())),
+        None => {}
     }
     for path in files() {
         if let Some(File { store: Some(url), password_file, .. }) = read(&path)? {
@@ -128,6 +125,16 @@ pub(crate) fn defaults(asked: Option<&str>, logger: Logger) -> Result<Defaults, 
     Ok(defaults)
 }
 
+/// The store's `what` from an environment variable. An empty variable counts as not set.
+pub(crate) fn variable(name: &str, what: &str) -> Result<Option<String>, Failure> {
+    match std::env::var(name) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::configuration(format!("{name} is not UTF-8; write the store's {what} in it")))
+        }
+        value => Ok(value.ok().filter(|value| !value.is_empty())),
+    }
+}
+
 fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     duration::parse(&text).map(Some).map_err(D::Error::custom)
@@ -137,12 +144,12 @@ fn from(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Whether it is known where this user's state is.
+/// Whether the environment says where this user's state is.
 pub(crate) fn has_home() -> bool {
     from("XDG_STATE_HOME").or_else(|| from("HOME")).is_some()
 }
 
-/// From near to far.
+/// The configuration files. An earlier file overrides a later one.
 fn files() -> Vec<PathBuf> {
     let config = from("XDG_CONFIG_HOME").or_else(|| Some(from("HOME")?.join(".config")));
     let mut files = vec![PathBuf::from("leasehold.toml")];
@@ -162,7 +169,7 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
     };
     let opened = std::fs::symlink_metadata(path).and_then(|about| match is_trusted(about.uid()) {
         true => input::open(path, Pipes::Refuse).map(Some),
-        // Where a link of another user leads is not even opened.
+        // A link of another user is not followed.
         false => Ok(None),
     });
     let file = match opened {
@@ -187,7 +194,7 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
     })
 }
 
-/// This user's own files, and root's.
-fn is_trusted(owner: u32) -> bool {
+/// Whether the owner of a file is this user or root.
+pub(crate) fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == rustix::process::geteuid().as_raw()
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use leasehold::Password;
 
+use crate::config;
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
 use crate::output::{Log, Logger};
@@ -27,13 +28,7 @@ pub(crate) fn password(file: Option<&Path>, logger: Logger) -> Result<Option<Pas
             .map(Some)
             .map_err(|failure| Failure::configuration(format!("{PASSWORD_FILE}: {}", failure.message)));
     }
-    match std::env::var(PASSWORD) {
-        Ok(password) if !password.is_empty() => Ok(Some(password.into())),
-        Ok(_) | Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Failure::configuration(format!("{PASSWORD} is not UTF-8; write the store's password in it")))
-        }
-    }
+    Ok(config::variable(PASSWORD, "password")?.map(Password::from))
 }
 
 /// Its first line.
@@ -49,7 +44,7 @@ fn from_file(path: &Path, logger: Logger) -> Result<Password, Failure> {
         ))
     })?;
     let (mode, owner) = (about.mode() & 0o777, about.uid());
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+    if !config::is_trusted(owner) {
         logger.warn(format_args!("`{shown}` belongs to user {owner}, who can read and change the password"));
     }
     if mode & 0o077 != 0 && about.is_file() {
