@@ -5,10 +5,10 @@ use std::process::Command;
 /// Names the test whose body the process runs.
 const OWN_PROCESS: &str = "LEASEHOLD_TEST_OWN_PROCESS";
 
-/// A test of this program, for a child process to run. Made by [`child_test!`](crate::child_test).
+/// A test of this program, for a child process to run. [`child_test!`](crate::child_test) makes it.
 ///
-/// The test harness runs no test and reports success if a name is wrong. So the macro takes a function, which has to exist, and
-/// every user of a child checks that the child did its work.
+/// The test harness runs no test and reports success if a name is wrong. So the macro takes a
+/// function, which has to exist, and every user of a child checks that the child did its work.
 #[derive(Debug, Clone, Copy)]
 pub struct ChildTest {
     module: &'static str,
@@ -49,9 +49,11 @@ impl ChildTest {
         command
     }
 
-    /// Runs the body of this test in a process that runs no other test. The test calls it for itself.
+    /// Runs the body of this test in a process that runs no other test. The test calls it for
+    /// itself.
     ///
-    /// For a test that depends on the state of the whole process: its log subscriber, its open files, its processor time.
+    /// For a test that depends on the state of the whole process: its log subscriber, its open
+    /// files, its processor time.
     pub fn in_own_process(&self, body: impl FnOnce()) {
         let done = format!("{} is done", self.path());
         if std::env::var(OWN_PROCESS).is_ok_and(|path| path == self.path()) {

@@ -1,6 +1,7 @@
 //! A store in another process: each call crosses to a child over a socket, and its answer comes back.
 //!
-//! A module that uses it says what its child serves, and starts as many children as it likes with [`Remote::spawn`]:
+//! A module that uses it says what its child serves, and starts as many children as it likes with
+//! [`Remote::spawn`]:
 //!
 //! ```ignore
 //! const REMOTE_WORKER: ChildTest = child_test!(remote_worker);

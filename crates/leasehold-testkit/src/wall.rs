@@ -54,7 +54,8 @@ impl WallClock {
         command.env(OFFSET_FILE, &self.offset).env("LD_PRELOAD", shim())
     }
 
-    /// Runs one test of this program under it, to a good end; says what it printed, by which the caller checks that it ran.
+    /// Runs one test of this program under it, which has to pass. Returns what the test printed, so
+    /// that the caller can check that it ran.
     pub fn test(&self, test: ChildTest) -> String {
         let child = self.over(&mut test.command()).output().unwrap();
         let said = String::from_utf8_lossy(&child.stdout).into_owned();

@@ -1,6 +1,7 @@
 //! A process of its own for part of a test: the test program itself, run for one test that plays a role.
 //!
-//! A module that uses it has a test `worker` which calls [`play`], and names it to the processes that it starts:
+//! A module that uses it has a test `worker` which calls [`play`], and names it to the processes
+//! that it starts:
 //!
 //! ```ignore
 //! const WORKER: ChildTest = child_test!(worker);
@@ -24,7 +25,8 @@ const HOME: &str = "LEASEHOLD_TEST_HOME";
 /// What a role says stands behind this; the rest of its output belongs to the test harness.
 const MARK: &str = ">> ";
 
-/// The first line of every role. Without it the harness may have run no test at all, which it takes for a success.
+/// The first line of every role. Without it the harness may have run no test at all, which it takes
+/// for a success.
 const STARTED: &str = "started in its role";
 
 /// Says a line to the test.

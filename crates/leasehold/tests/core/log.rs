@@ -1,7 +1,7 @@
 //! The log tells of a loss, and never shows a secret.
 //!
-//! In a process of its own: `tracing` remembers for the whole process whether a subscriber listens. A test beside this one
-//! has no subscriber, and could be the first to reach a log statement.
+//! In a process of its own: `tracing` remembers for the whole process whether a subscriber listens.
+//! A test beside this one has no subscriber, and could be the first to reach a log statement.
 
 use leasehold_testkit as common;
 

@@ -1,4 +1,5 @@
-//! `redis:` with many leases held by one client. In a process of its own, whose processor time the test measures.
+//! `redis:` with many leases held by one client. In a process of its own, whose processor time the
+//! test measures.
 
 use leasehold_testkit as common;
 

@@ -1,4 +1,5 @@
-//! Long runs of random operations with crashes, faults and moved clocks. A history of each run is checked.
+//! Long runs of random operations with crashes, faults and moved clocks. The history of each run is
+//! checked.
 #![allow(clippy::unwrap_used)]
 
 mod all_chaos;

@@ -19,7 +19,8 @@ pub(crate) fn program(home: &Home, role: &str) -> String {
     home.script(&file, &run)
 }
 
-/// What the programs do; nothing where there is no role. Tests look only for the lines that a role says.
+/// What the programs do; nothing where there is no role. Tests look only for the lines that a role
+/// says.
 #[test]
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else { return };
