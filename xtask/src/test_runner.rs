@@ -17,6 +17,9 @@ use crate::test_program::TestProgram;
 /// Tests that would disturb the tests beside them: they start thousands of processes. They run last, one at a time.
 const RUN_ALONE: &[&str] = &["run_forks::"];
 
+/// Tests that load the machine and measure how long things take: one of them runs at a time, beside other tests.
+const RUN_ONE_BY_ONE: &[&str] = &["processes::"];
+
 /// How long the output may stay open after the test has ended. A process that the test left behind may hold it open for ever.
 const OUTPUT_CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
@@ -71,6 +74,12 @@ struct Job {
     test: String,
 }
 
+impl Job {
+    fn is_in(&self, modules: &[&str]) -> bool {
+        modules.iter().any(|module| self.test.starts_with(module))
+    }
+}
+
 /// The state that the threads share.
 struct Run<'a> {
     programs: &'a [TestProgram],
@@ -80,10 +89,22 @@ struct Run<'a> {
 
 struct Progress {
     queue: VecDeque<Job>,
+    /// A test of [`RUN_ONE_BY_ONE`] runs.
+    is_one_running: bool,
     per_program: Vec<Counts>,
     total: usize,
     finished: Vec<(Duration, String)>,
     failures: Vec<String>,
+}
+
+impl Progress {
+    fn next_job(&mut self) -> Option<Job> {
+        let may_run = |job: &Job| !(self.is_one_running && job.is_in(RUN_ONE_BY_ONE));
+        // If only tests of that kind are left, the thread that runs one of them goes on with the others.
+        let job = self.queue.iter().position(may_run).and_then(|index| self.queue.remove(index))?;
+        self.is_one_running |= job.is_in(RUN_ONE_BY_ONE);
+        Some(job)
+    }
 }
 
 /// The tests of one program.
@@ -117,7 +138,7 @@ fn list(programs: &[TestProgram], settings: &Settings) -> Result<(Vec<Job>, Vec<
     if jobs.is_empty() {
         return Err("No test was run; does the filter match any?".to_owned());
     }
-    Ok(jobs.into_iter().partition(|job| !RUN_ALONE.iter().any(|prefix| job.test.starts_with(prefix))))
+    Ok(jobs.into_iter().partition(|job| !job.is_in(RUN_ALONE)))
 }
 
 fn run_jobs(
@@ -131,8 +152,14 @@ fn run_jobs(
     let total = jobs.len() + alone.len();
     let with_tests = per_program.iter().filter(|counts| counts.tests > 0).count();
     println!("\n{total} tests of {with_tests} programs, {} at a time", settings.jobs);
-    let progress =
-        Progress { queue: jobs.into(), per_program, total, finished: Vec::new(), failures: Vec::new() };
+    let progress = Progress {
+        queue: jobs.into(),
+        is_one_running: false,
+        per_program,
+        total,
+        finished: Vec::new(),
+        failures: Vec::new(),
+    };
     let run = Run { programs, settings, progress: Mutex::new(progress) };
     thread::scope(|scope| {
         for _ in 0..settings.jobs {
@@ -148,7 +175,7 @@ impl Run<'_> {
     /// Takes jobs until none is left.
     fn work(&self) {
         loop {
-            let Some(job) = self.progress().queue.pop_front() else { return };
+            let Some(job) = self.progress().next_job() else { return };
             let program = &self.programs[job.program];
             let mut command = program.run_one(&job.test);
             command.envs(self.settings.env.iter().map(|(key, value)| (key, value)));
@@ -162,6 +189,9 @@ impl Run<'_> {
         let program = &self.programs[job.program];
         let name = format!("{}::{}", program.name(), job.test);
         let mut progress = self.progress();
+        if job.is_in(RUN_ONE_BY_ONE) {
+            progress.is_one_running = false;
+        }
         let counts = &mut progress.per_program[job.program];
         counts.ended += 1;
         counts.busy += took;
