@@ -147,7 +147,7 @@ pub(crate) async fn acquire_detached(
 
 fn wait_from(start: Deadline, timeout: Option<Duration>) -> Wait {
     match timeout {
-        None => Wait::Forever,
+        None | Some(Duration::MAX) => Wait::Forever,
         Some(Duration::ZERO) => Wait::Never,
         Some(timeout) => Wait::Until(start.plus(timeout)),
     }

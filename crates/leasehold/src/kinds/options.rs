@@ -42,7 +42,8 @@ macro_rules! lock_option {
     };
     ($field:ident.wait) => {
         /// Sets how long acquiring waits before it fails with [`Error::Busy`](crate::Error::Busy); zero means
-        /// that it does not wait. Without this option it waits for ever.
+        /// that it does not wait. Without this option, and with [`Duration::MAX`](::std::time::Duration::MAX),
+        /// it waits for ever.
         ///
         /// When the wait is over, the client asks the store which holder is in the way. That takes up to 250 ms
         /// more. A store that does not answer is [`Error::Unreachable`](crate::Error::Unreachable), not busy.
