@@ -12,7 +12,7 @@ use common::{ms, secs};
 use leasehold::store::conformance::Subject;
 use leasehold::store::quorum::Quorum;
 use leasehold::{Capabilities, Error, Locks, Store};
-use leasehold_lab::{Authority, Kind, Server, Setup};
+use leasehold_lab::{Authority, Flow, Kind, Server, Setup, Toward};
 
 struct OnNodes(String);
 
@@ -196,6 +196,21 @@ async fn a_quorum_opens_at_a_majority_and_a_stalled_node_joins_later() {
     use_without_a_stalled_node(&locks, "after").await;
     locks.close().await;
     assert!(start.elapsed() < QUICK, "it waited for the stalled node: {:?}", start.elapsed());
+}
+
+/// No renewal repairs a detached lease, and the process that acquired it may end at once. So the other nodes have four times as
+/// long as the majority took.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_detached_lease_waits_a_short_time_for_the_nodes_beyond_the_majority() {
+    let fleet = Fleet::behind_proxies(3);
+    let locks = fleet.client("a", CALM).await;
+    locks.mutex("warm-up").lock().await.unwrap().release().await.unwrap();
+    for (proxy, delay_ms) in fleet.proxies.iter().zip([50, 50, 100]) {
+        proxy.set(Toward::Server, Flow::Delay(ms(delay_ms)));
+    }
+    let lease = locks.mutex("x").ttl(secs(20)).lock_detached().await.unwrap();
+    assert_eq!(fleet.count("lock:x"), 3);
+    lease.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

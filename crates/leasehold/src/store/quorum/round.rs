@@ -17,7 +17,7 @@ use crate::sync::{Arc, Mutex, lock};
 /// Which of the nodes, as the URL lists them.
 pub(super) type Place = usize;
 
-/// How long [`collect`] waits for the other nodes: four times as long as the quorum took, within these bounds.
+/// The other nodes have four times as long as the quorum took, within these bounds.
 const LAST_CALL_MIN: Duration = Duration::from_millis(20);
 const LAST_CALL_MAX: Duration = Duration::from_millis(250);
 
@@ -63,11 +63,16 @@ pub(super) async fn collect<T>(
         all[place] = Some(answer);
         if good >= quorum && last_call.is_none() {
             let now = clock.now();
-            last_call = Some(now.plus((4 * now.since(start)).clamp(LAST_CALL_MIN, LAST_CALL_MAX)));
+            last_call = Some(last_call_after(start, now));
         }
     }
     let late = || Err(NodeSaid::TimedOut { after: clock.now().since(start) });
     all.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
+}
+
+/// How long the other nodes have once a quorum has answered at `now` what was asked at `start`.
+pub(super) fn last_call_after(start: Deadline, now: Deadline) -> Deadline {
+    now.plus((4 * now.since(start)).clamp(LAST_CALL_MIN, LAST_CALL_MAX))
 }
 
 pub(super) fn ask<'a>(

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinHandle;
 
 use super::ledger::Page;
 use super::node::{Answer, Owed, Request};
@@ -163,7 +164,12 @@ impl Fleet {
                         break;
                     }
                     self.saw(fence);
-                    self.hear_the_rest(token, name, fence, votes, asked);
+                    let rest = self.hear_the_rest(token, name, fence, votes, asked);
+                    // No renewal repairs a detached lease that too few nodes have, and its process may end at once.
+                    if claim.detached {
+                        let last_call = round::last_call_after(sent, self.clock.now());
+                        self.clock.until(last_call, rest).await;
+                    }
                     return Ok(Grant { fence: number, fences: 1, valid_until });
                 }
                 // Not before it is known whether others are in the way, or too few can vote.
@@ -291,7 +297,7 @@ impl Fleet {
         fence: u64,
         mut votes: Votes,
         mut asked: Asked,
-    ) {
+    ) -> JoinHandle<()> {
         let (fleet, token, name) = (self.clone(), token.clone(), name.clone());
         tokio::spawn(async move {
             while let Some((place, answer)) = asked.next().await {
@@ -300,7 +306,7 @@ impl Fleet {
             let missing =
                 votes.0.iter().enumerate().filter(|(_, vote)| !matches!(vote, Some(Vote::Yes { .. })));
             fleet.note_spread(&token, &name, fence, missing.map(|(place, _)| place).collect());
-        });
+        })
     }
 
     pub(super) async fn release(self: &Arc<Self>, ticket: &Ticket) -> Result<Released> {
