@@ -58,6 +58,10 @@ impl Cargo {
         // `cargo run` says which cargo it is; another one on PATH might be of another toolchain.
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(&self.args).envs(self.env.iter().cloned()).current_dir(root());
+        // A machine of continuous integration compiles once, so what a second compilation would reuse only costs time.
+        if env::var_os("CI").is_some() && env::var_os("CARGO_INCREMENTAL").is_none() {
+            command.env("CARGO_INCREMENTAL", "0");
+        }
         if self.sees_tools {
             let mut path = env::var_os("PATH").unwrap_or_default();
             path.push(":");
