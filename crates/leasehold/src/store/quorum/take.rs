@@ -157,7 +157,8 @@ impl Fleet {
             while let Some((place, answer)) = asked.next().await {
                 votes.0[place] = Some(self.vote(answer, fence));
                 if votes.yes() >= self.quorum() {
-                    let valid_until = sent.plus(self.settings.validity(ttl));
+                    let validity = self.settings.validity(ttl);
+                    let valid_until = sent.plus(validity);
                     let Ok(number) = Fence::new(fence) else { break };
                     if self.clock.now() >= valid_until {
                         // It took so long that the first of them may have ended.
@@ -166,8 +167,10 @@ impl Fleet {
                     self.saw(fence);
                     let rest = self.hear_the_rest(token, name, fence, votes, asked);
                     // No renewal repairs a detached lease that too few nodes have, and its process may end at once.
+                    // The pause ends with the caller's wait, and takes no more than a part of the validity.
                     if claim.detached {
                         let last_call = round::last_call_after(sent, self.clock.now());
+                        let last_call = claim.wait.cap(last_call).min(sent.plus(validity / 4));
                         self.clock.until(last_call, rest).await;
                     }
                     return Ok(Grant { fence: number, fences: 1, valid_until });
