@@ -30,6 +30,8 @@ struct View<'a> {
     waiting: &'a [Value],
     /// When each of them came (µs).
     arrivals: &'a [Value],
+    /// The node's clock when it answered.
+    node_us: u64,
 }
 
 impl Fleet {
@@ -54,7 +56,7 @@ impl Fleet {
             let answers = self.ask_most("answered", request).await?;
             for (at, name) in part.iter().enumerate() {
                 let views: Vec<View<'_>> =
-                    answers.iter().filter_map(|heard| view(heard.values.get(at)?)).collect();
+                    answers.iter().filter_map(|heard| view(heard.values.get(at)?, heard.node_us)).collect();
                 found.push(self.status(name, &views));
             }
         }
@@ -92,7 +94,11 @@ impl Fleet {
             }
         }
         let mut waiters = waiters(&waiting);
-        date(&mut holding, &mut waiters, self.time_us(1).unwrap_or(0), arrivals);
+        // The middle one: a clock that is far off does not count.
+        let mut times: Vec<u64> = views.iter().map(|view| view.node_us).collect();
+        times.sort_unstable();
+        let now_us = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+        date(&mut holding, &mut waiters, now_us, arrivals);
         let is_used = !holding.is_empty() || !waiters.is_empty();
         is_used.then(|| Status { name: name.clone(), holders: holding, waiters })
     }
@@ -215,11 +221,11 @@ impl Fleet {
     }
 }
 
-fn view(value: &Value) -> Option<View<'_>> {
+fn view(value: &Value, node_us: u64) -> Option<View<'_>> {
     let Value::Array(parts) = value else { return None };
     let [value, Value::Int(left_ms), Value::Array(waiting), _, Value::Array(arrivals), ..] = parts.as_slice()
     else {
         return None;
     };
-    Some(View { value, left_ms: *left_ms, waiting, arrivals })
+    Some(View { value, left_ms: *left_ms, waiting, arrivals, node_us })
 }
