@@ -95,7 +95,7 @@ pub enum Error {
     #[error(
         "the grant on {names} came with {} left, less than the {} needed (`min_validity`, by default half the TTL), and was \
          given back; use a longer TTL",
-        Short(*left), Short(*needed)
+        Exact(*left), Exact(*needed)
     )]
     Late {
         /// What was asked for.
@@ -366,6 +366,22 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// A duration that was set, or that is compared with another: as [`Short`], and never rounded to minutes or hours.
+#[derive(Debug)]
+pub(crate) struct Exact(pub(crate) Duration);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            0..119_500 => Short(self.0).fmt(f),
+            _ if ms >= 7_200_000 && ms.is_multiple_of(3_600_000) => write!(f, "{} h", ms / 3_600_000),
+            _ if ms.is_multiple_of(60_000) => write!(f, "{} min", ms / 60_000),
+            _ => write!(f, "{} s", (ms + 500) / 1_000),
+        }
+    }
+}
+
 /// A duration as messages show it: `250 ms`, `12 s`, `3 min`.
 #[derive(Debug)]
 pub struct Short(pub Duration);
@@ -465,5 +481,19 @@ impl fmt::Display for BusyText<'_> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_and_the_value_beyond_it_are_not_rounded_to_the_same_text() {
+        let shown = |secs| Exact(Duration::from_secs(secs)).to_string();
+        assert_eq!(
+            [5, 60, 120, 125, 130, 300, 5_400, 7_200, 86_400].map(shown),
+            ["5.0 s", "60 s", "2 min", "125 s", "130 s", "5 min", "90 min", "2 h", "24 h"]
+        );
     }
 }

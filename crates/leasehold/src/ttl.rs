@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, Result, Short};
+use crate::error::{Error, Exact, Result};
 
 /// How long a lease lives in the store after its last renewal.
 ///
@@ -40,7 +40,7 @@ impl Ttl {
             Ok(Ttl { ms: ms as u64 })
         } else {
             let why = "a TTL lies between 10 ms and 366 days (to hold longer, let the lease be renewed)";
-            Err(Error::invalid("TTL", Short(duration).to_string(), why))
+            Err(Error::invalid("TTL", Exact(duration).to_string(), why))
         }
     }
 
@@ -97,7 +97,7 @@ impl Default for Ttl {
 
 impl fmt::Display for Ttl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Short(self.as_duration()).fmt(f)
+        Exact(self.as_duration()).fmt(f)
     }
 }
 
