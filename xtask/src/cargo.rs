@@ -46,6 +46,15 @@ impl Cargo {
         verdict(self.command().status().map_err(no_start)?)
     }
 
+    /// Runs it, prints what it prints on standard output, and returns that if it succeeds.
+    pub(crate) fn printed_output(&self) -> Result<String> {
+        self.announce();
+        let output = self.command().stderr(Stdio::inherit()).output().map_err(no_start)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        print!("{text}");
+        verdict(output.status).map(|()| text)
+    }
+
     /// Runs it, and returns what it prints on standard output.
     pub(crate) fn output(&self) -> Result<String> {
         self.announce();

@@ -123,7 +123,8 @@ fn settings(scale: &str, filter: Option<&str>) -> Settings {
         filter: filter.map(str::to_owned),
         // Most tests wait for most of their time.
         jobs: std::env::var(JOBS).ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(3 * processors),
-        time_limit: Duration::from_secs(if is_soak { 3600 } else { 600 }),
+        // Longer than the tests' own limits, which say more about what hangs.
+        time_limit: Duration::from_secs(if is_soak { 3600 } else { 1200 }),
         shows_output: is_soak,
     }
 }
@@ -145,8 +146,7 @@ fn tests(settings: &Settings) -> (Summary, Result<()>) {
 
 /// Runs the tests in the documentation; returns how many passed.
 fn doc_tests() -> Result<usize> {
-    let output = Cargo::new("test --workspace --all-features --doc").output()?;
-    print!("{output}");
+    let output = Cargo::new("test --workspace --all-features --doc").printed_output()?;
     let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     Ok(results.filter_map(|result| result.split(' ').next()?.parse::<usize>().ok()).sum())
 }

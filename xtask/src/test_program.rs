@@ -30,10 +30,8 @@ enum Target {
 impl TestProgram {
     /// Compiles all test programs, and not the examples, which clippy checks. Compiler messages go to standard error.
     pub(crate) fn compile_all(features: &str) -> Result<Vec<TestProgram>> {
-        let call = Cargo::new(
-            "test --workspace --lib --bins --tests --no-run --message-format=json-render-diagnostics",
-        )
-        .arg(features);
+        let call = Cargo::new("test --workspace --tests --no-run --message-format=json-render-diagnostics")
+            .arg(features);
         let mut programs: Vec<TestProgram> = call.output()?.lines().filter_map(parse_artifact).collect();
         // The long tests of `stress` start first, so that no long test is left when the others have ended.
         programs.sort_by_key(|program| (program.name() != "leasehold::stress", program.name()));

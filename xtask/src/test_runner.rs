@@ -198,16 +198,21 @@ impl Run<'_> {
         if let Err(why) = verdict {
             counts.failed += 1;
             let alone = program.command_line(&job.test);
-            println!("\n{output}\nFAILED {name}: {why}\nTo run it alone: {alone}\n");
+            print_line(format_args!("\n{output}\nFAILED {name}: {why}\nTo run it alone: {alone}\n"));
             progress.failures.push(format!("{name}: {why}\n    {alone}"));
         } else if self.settings.shows_output {
-            println!("\n== {name}, {:.1} s\n{}", took.as_secs_f64(), without_harness(output));
+            let shown = without_harness(output);
+            print_line(format_args!("\n== {name}, {:.1} s\n{shown}", took.as_secs_f64()));
         }
         let counts = progress.per_program[job.program].clone();
         if counts.ended == counts.tests {
             let Counts { tests, failed, busy, .. } = counts;
             let came_of_it = if failed == 0 { "ok".to_owned() } else { format!("{failed} FAILED") };
-            println!("{:<22} {tests:>5} tests {:>8.1} s  {came_of_it}", program.name(), busy.as_secs_f64());
+            print_line(format_args!(
+                "{:<22} {tests:>5} tests {:>8.1} s  {came_of_it}",
+                program.name(),
+                busy.as_secs_f64()
+            ));
         }
         progress.finished.push((took, name));
         if io::stdout().is_terminal() {
@@ -234,6 +239,11 @@ impl Run<'_> {
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Prints a line. The reader may have gone; the tests run to the end all the same.
+fn print_line(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// Runs a process that executes exactly one test; returns its output, and why the test failed.
@@ -281,12 +291,20 @@ fn wait(child: &mut std::process::Child, time_limit: Duration) -> Result<ExitSta
             Ok(Some(status)) => return Ok(status),
             Ok(None) if started.elapsed() < time_limit => thread::sleep(POLL_INTERVAL),
             Ok(None) => {
-                let _ = child.kill().and_then(|()| child.wait());
+                kill_tree(child.id());
+                let _ = child.wait();
                 return Err(format!("it did not end within {} s", time_limit.as_secs()));
             }
             Err(error) => return Err(format!("waiting for the process failed: {error}")),
         }
     }
+}
+
+/// Kills a process and all its descendants. A test may run its body, or servers, in processes of their own.
+fn kill_tree(pid: u32) {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(kill_tree);
 }
 
 /// The exit code alone proves nothing: a process that runs no test, or that calls `exit(0)` in a test, ends with 0 as well.
@@ -351,9 +369,15 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_hangs_is_killed() {
-        let (_, verdict) = run_process(shell("exec sleep 600"), Duration::from_millis(50));
+    fn a_test_that_hangs_is_killed_with_its_descendants() {
+        let file = std::env::temp_dir().join(format!("leasehold-xtask-descendant-{}", std::process::id()));
+        let script = format!("sh -c 'echo $$ > {}; sleep 600; :'; :", file.display());
+        let (_, verdict) = run_process(shell(&script), Duration::from_millis(500));
         assert_eq!(verdict, Err("it did not end within 0 s".to_owned()));
+        let pid = std::fs::read_to_string(&file).expect("the descendant has started");
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+        assert!(std::fs::remove_file(&file).is_ok());
     }
 
     #[test]
