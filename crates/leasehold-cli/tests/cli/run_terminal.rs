@@ -391,7 +391,8 @@ fn ctrl_c_and_ctrl_backslash_end_what_an_ended_command_left_behind() {
         assert!(!lives(pid));
     }
     // One that does not want to end is killed when the keys are pressed again, long before its grace is over.
-    terminal.enter("leasehold run -k 60s --ttl 10m x -- sh -c '(trap \"\" TERM; echo started $$.; while :; do sleep 1; done) &'");
+    // The command ends when its background process ignores TERM: only then does `leasehold` say what is left.
+    terminal.enter("leasehold run -k 60s --ttl 10m x -- sh -c '(trap \"\" TERM; >trapped; while :; do sleep 1; done) & until [ -e trapped ]; do sleep 0.01; done; echo started $$.'");
     started(&mut terminal);
     terminal.see("`x` is held until that ends too");
     terminal.press(CTRL_C);

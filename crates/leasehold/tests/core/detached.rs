@@ -632,10 +632,11 @@ fn a_detach_is_no_event_and_its_failure_is_the_end_of_a_lease() {
     assert_eq!(heard, ["acquired", "released", "acquired", "acquired", "lost", "acquired", "released"]);
 }
 
-/// Holds two locks, detaches one of them, and is killed.
 #[cfg(all(feature = "file", target_os = "linux"))]
 const WORKER: ChildTest = child_test!(worker);
 
+/// Holds two locks, detaches one of them, and is killed.
+#[cfg(all(feature = "file", target_os = "linux"))]
 #[test]
 fn worker() {
     common::worker::play(|_, home| {

@@ -1,10 +1,11 @@
 //! A password is in nothing that anybody reads: not in logs, not in errors, not in what is printed of a value.
 //!
-//! A binary of its own: the log is the whole process's.
+//! In a process of its own: the log subscriber is that of the whole process.
 #![cfg(feature = "redis")]
 
 use leasehold_testkit as common;
 
+use common::child_test;
 use common::page::Page;
 use leasehold::store::redis::Redis;
 use leasehold::{Options, Password};
@@ -30,8 +31,15 @@ async fn used(page: &Page, server: &leasehold_lab::Server, options: Options, url
     page.note(&options.examine(url).await.unwrap());
 }
 
-#[tokio::test(flavor = "current_thread")]
-async fn a_password_is_shown_nowhere() {
+#[test]
+fn a_password_is_shown_nowhere() {
+    child_test!(a_password_is_shown_nowhere).in_own_process(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(shows_no_password());
+    });
+}
+
+async fn shows_no_password() {
     let page = Page::default();
     let writer = page.clone();
     tracing_subscriber::fmt()

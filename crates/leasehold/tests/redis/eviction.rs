@@ -1,15 +1,23 @@
 //! A server that may throw locks away is warned about, once, when a client connects.
 //!
-//! A binary of its own, like the other tests of the log: `tracing` remembers for the whole process whether anybody listens.
+//! In a process of its own: the log subscriber is that of the whole process.
 #![cfg(feature = "redis")]
 
 use leasehold_testkit as common;
 
+use common::child_test;
 use common::page::Page;
 use leasehold_lab::{Kind, Setup};
 
-#[tokio::test]
-async fn a_server_that_may_throw_locks_away_is_warned_about_once() {
+#[test]
+fn a_server_that_may_throw_locks_away_is_warned_about_once() {
+    child_test!(a_server_that_may_throw_locks_away_is_warned_about_once).in_own_process(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(warns_once());
+    });
+}
+
+async fn warns_once() {
     let page = Page::default();
     let writer = page.clone();
     tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
