@@ -372,10 +372,10 @@ fn when_a_process_with_ten_thousand_waiters_is_killed_the_living_are_served() {
         let mut crowd = Worker::start(WORKER, &format!("crowd {CROWD}"), home.path());
         crowd.hear();
         in_line(&a, "x", CROWD + 1).await;
-        let behind = [
-            tokio::spawn(a.mutex("x").strict_order().lock()),
-            tokio::spawn(b.mutex("x").strict_order().lock()),
-        ];
+        // They are awaited in this order below, so they have to queue in this order.
+        let first_behind = tokio::spawn(a.mutex("x").strict_order().lock());
+        in_line(&a, "x", CROWD + 2).await;
+        let behind = [first_behind, tokio::spawn(b.mutex("x").strict_order().lock())];
         in_line(&a, "x", CROWD + 3).await;
         assert_eq!(count(home.path(), "waiting"), CROWD as i64 + 3);
         let start = Instant::now();

@@ -140,6 +140,8 @@ async fn b2_a_fence_is_above_the_last_of_every_node_that_accepts_it_and_outlives
     let first = locks.mutex("x").lock().await.unwrap();
     let fence = first.fence();
     first.release().await.unwrap();
+    // A release is answered by a majority; a node that has not released yet would keep the first lease.
+    until("released everywhere", secs(10), || fleet.count("lock:x") == 0).await;
     // Three nodes have given one that is a second ahead of all clocks: two yeses are no majority, and five in the second round are.
     let ahead = fence.get() + 1_000_000;
     (0..3).for_each(|place| fleet.set_fence(place, "x", ahead));

@@ -13,7 +13,7 @@ use assert_cmd::Command;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The longest that anything here takes, with room for a machine that is busy with other things.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// For `env`: whoever runs the tests may ignore some signals (a shell does for what it runs in the background), and
 /// programs inherit that.
