@@ -122,7 +122,7 @@ fn settings(scale: &str, filter: Option<&str>) -> Settings {
         env: vec![(SCALE, scale.to_owned()), (valkey::SERVER, valkey::server())],
         filter: filter.map(str::to_owned),
         // Most tests wait for most of their time.
-        jobs: std::env::var(JOBS).ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(3 * processors),
+        jobs: std::env::var(JOBS).ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2 * processors),
         // Longer than the tests' own limits, which say more about what hangs.
         time_limit: Duration::from_secs(if is_soak { 3600 } else { 1200 }),
         shows_output: is_soak,
