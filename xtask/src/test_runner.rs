@@ -302,9 +302,18 @@ fn wait(child: &mut std::process::Child, time_limit: Duration) -> Result<ExitSta
 
 /// Kills a process and all its descendants. A test may run its body, or servers, in processes of their own.
 fn kill_tree(pid: u32) {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children_of(pid);
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-    children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(kill_tree);
+    children.into_iter().for_each(kill_tree);
+}
+
+/// The children of all threads of a process: the test harness runs a test, which starts them, in a thread of its own.
+fn children_of(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// The exit code alone proves nothing: a process that runs no test, or that calls `exit(0)` in a test, ends with 0 as well.
@@ -378,6 +387,19 @@ mod tests {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
         assert!(std::fs::remove_file(&file).is_ok());
+    }
+
+    #[test]
+    fn children_of_every_thread_are_found() {
+        let started = thread::spawn(|| Command::new("sleep").arg("600").spawn().expect("sleep"));
+        let mut child = started.join().expect("a child");
+        let other = shell("exec sleep 600").spawn();
+        let mut other = other.expect("a child");
+        let found = children_of(std::process::id());
+        for child in [&mut child, &mut other] {
+            assert!(found.contains(&child.id()), "{} is not in {found:?}", child.id());
+            assert!(child.kill().and_then(|()| child.wait()).is_ok());
+        }
     }
 
     #[test]
