@@ -6,7 +6,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::{Value, cmd};
 
 use super::node::{Answer, Heard, Node, Request};
-use super::{Fleet, round, script};
+use super::{Fleet, median, round, script};
 use crate::claim::{Adopted, Evicted, Holder, Names, Nodes, Status};
 use crate::error::{Error, NodeSaid, Result};
 use crate::fence::Fence;
@@ -94,10 +94,7 @@ impl Fleet {
             }
         }
         let mut waiters = waiters(&waiting);
-        // The middle one: a clock that is far off does not count.
-        let mut times: Vec<u64> = views.iter().map(|view| view.node_us).collect();
-        times.sort_unstable();
-        let now_us = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+        let now_us = median(views.iter().map(|view| view.node_us).collect()).unwrap_or(0);
         date(&mut holding, &mut waiters, now_us, arrivals);
         let is_used = !holding.is_empty() || !waiters.is_empty();
         is_used.then(|| Status { name: name.clone(), holders: holding, waiters })

@@ -209,6 +209,12 @@ impl Quorum {
     }
 }
 
+/// The middle of the nodes' times: a clock that is far off does not count.
+fn median(mut times: Vec<u64>) -> Option<u64> {
+    times.sort_unstable();
+    times.get(times.len().checked_sub(1)? / 2).copied()
+}
+
 impl Drop for Quorum {
     fn drop(&mut self) {
         self.tenders.iter().for_each(AbortHandle::abort);
@@ -245,10 +251,8 @@ impl Fleet {
     /// What the clocks of most nodes say now, in µs, where at least so many are known: one that is far off does not count.
     fn time_us(&self, known: usize) -> Option<u64> {
         let now = self.clock.now();
-        let mut times: Vec<u64> = self.nodes.iter().filter_map(|node| node.node_us(now)).collect();
-        times.sort_unstable();
-        let middle = times.len().checked_sub(1)? / 2;
-        (times.len() >= known).then(|| times[middle])
+        let times: Vec<u64> = self.nodes.iter().filter_map(|node| node.node_us(now)).collect();
+        if times.len() >= known { median(times) } else { None }
     }
 
     /// What is asked now, with the time as a majority of nodes have it, so that a node may go by it.
