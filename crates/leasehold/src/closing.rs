@@ -1,11 +1,8 @@
 //! Shutting a client down: draining, where no new lock is granted, and closing, where what is held is given back.
 
-use std::collections::HashMap;
-
 use tokio::sync::Notify;
 
-use crate::janitor::{Errand, Janitor};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
 /// How far the shutdown is, for those who wait; and what is held or under way, for whoever shuts the client down.
 #[derive(Default)]
@@ -16,23 +13,10 @@ pub(crate) struct Closing {
     pub(crate) rung: std::sync::Arc<Notify>,
     /// Rung when no new lock is granted any more: the client is drained or closed.
     refuses: std::sync::Arc<Notify>,
-    pending: Mutex<(u64, HashMap<u64, Errand>)>,
     /// How many leases this client holds, and how many of its releases are under way.
     in_use: AtomicU64,
     /// Rung when `in_use` falls to zero.
     unused: Notify,
-}
-
-/// A request that has been sent and not answered.
-pub(crate) struct Pending {
-    closing: Arc<Closing>,
-    number: u64,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        lock(&self.closing.pending).1.remove(&self.number);
-    }
 }
 
 /// Keeps a drain waiting for as long as it lives.
@@ -57,15 +41,6 @@ impl Closing {
     /// Rung when [`refuses`](Closing::refuses) may have become true.
     pub(crate) fn rung_for(&self, is_internal: bool) -> &std::sync::Arc<Notify> {
         if is_internal { &self.rung } else { &self.refuses }
-    }
-
-    /// Notes a request that is not answered at once, so that closing can withdraw it, whoever polls it or does not.
-    pub(crate) fn pending(self: &Arc<Self>, errand: Errand) -> Pending {
-        let mut pending = lock(&self.pending);
-        pending.0 += 1;
-        let number = pending.0;
-        pending.1.insert(number, errand);
-        Pending { closing: self.clone(), number }
     }
 
     /// Counts a lease that begins.
@@ -105,12 +80,10 @@ impl Closing {
         self.refuses.notify_waiters();
     }
 
-    /// Tells those who wait, and has withdrawn what they asked for.
-    pub(crate) fn close(&self, janitor: &Janitor) {
+    /// Tells those who wait. The caller withdraws what they asked for after this.
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.rung.notify_waiters();
         self.refuses.notify_waiters();
-        let pending = std::mem::take(&mut lock(&self.pending).1);
-        pending.into_values().for_each(|errand| janitor.withdraw(errand));
     }
 }

@@ -13,7 +13,6 @@
 //! | `leasehold_wait_seconds` | histogram | | from asking to holding |
 //! | `leasehold_hold_seconds` | histogram | | from holding to release or loss |
 
-use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::time::Duration;
@@ -23,86 +22,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::claim::Names;
 use crate::fence::Fence;
+pub use crate::loss::Loss;
 use crate::sync::{Arc, AtomicU64, Ordering, spawn};
-
-/// Why a lease is held no more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Loss {
-    /// Its deadline passed without renewal: the process or the machine stood still, or renewal was off.
-    Expired,
-    /// Somebody else holds it.
-    Taken,
-    /// It is gone from the store: deleted, evicted or flushed.
-    Deleted,
-    /// Renewals got no answer until the deadline.
-    Unreachable,
-    /// The `max_hold` the holder had set is over.
-    HoldLimit,
-    /// A clock leapt.
-    Clock,
-    /// The client was closed, or its runtime shut down.
-    Closed,
-    /// Its own holder let it go.
-    Released,
-    /// It is not in the store any more, and nobody watched how it went: a [`Detached`](crate::Detached) one whose TTL is
-    /// over, or that was let go or evicted.
-    Gone,
-}
-
-impl Loss {
-    const ALL: [Loss; 9] = [
-        Loss::Expired,
-        Loss::Taken,
-        Loss::Deleted,
-        Loss::Unreachable,
-        Loss::HoldLimit,
-        Loss::Clock,
-        Loss::Closed,
-        Loss::Released,
-        Loss::Gone,
-    ];
-
-    /// A word for logs, metrics and machines.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Loss::Expired => "expired",
-            Loss::Taken => "taken",
-            Loss::Deleted => "deleted",
-            Loss::Unreachable => "unreachable",
-            Loss::HoldLimit => "hold_limit",
-            Loss::Clock => "clock",
-            Loss::Closed => "closed",
-            Loss::Released => "released",
-            Loss::Gone => "gone",
-        }
-    }
-
-    /// 1 and up; 0 is left for "not lost".
-    pub(crate) fn code(self) -> u8 {
-        Loss::ALL.iter().position(|loss| *loss == self).map_or(0, |i| i as u8 + 1)
-    }
-
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Loss::ALL.get(usize::from(code).checked_sub(1)?).copied()
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Loss::Expired => "its deadline passed without renewal",
-            Loss::Taken => "somebody else holds it",
-            Loss::Deleted => "it was deleted or evicted from the store",
-            Loss::Unreachable => "the store gave no answer until the deadline",
-            Loss::HoldLimit => "it was held for as long as max_hold allows",
-            Loss::Clock => "a clock leapt",
-            Loss::Closed => "the client was closed",
-            Loss::Released => "its holder let it go",
-            Loss::Gone => "it is not in the store any more: its TTL was over, or it was let go or evicted",
-        })
-    }
-}
 
 /// Something that happened to a lease or a request.
 #[derive(Debug, Clone)]
@@ -202,7 +123,7 @@ pub(crate) struct Events {
     hook: Option<HookLine>,
 }
 
-/// The way to the hook's own task, so that a slow hook never stalls the keeper.
+/// The handle of the hook's own task, so that a slow hook never delays a renewal.
 #[derive(Clone)]
 struct HookLine {
     sender: mpsc::UnboundedSender<Message>,

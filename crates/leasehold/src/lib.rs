@@ -45,34 +45,30 @@
 //!   also the conformance suite and a wrapper that loses, delays and repeats.
 
 mod acquire;
-mod attempt;
 #[cfg(not(shuttle))]
 pub mod blocking;
 pub mod cells;
 mod claim;
+mod cleanup;
 pub mod clock;
 mod closing;
 mod connect;
-mod convert;
 mod departures;
-mod detached;
 #[cfg(not(shuttle))]
 pub mod doctor;
 mod error;
 pub mod event;
 mod fence;
-mod janitor;
 mod jitter;
-mod keeper;
 pub mod kinds;
 mod lease;
 mod locks;
-mod meeting;
+mod loss;
 mod name;
 mod password;
+mod renewal;
 pub mod store;
 mod sync;
-mod tenancy;
 mod token;
 mod ttl;
 
@@ -90,14 +86,12 @@ pub use claim::{
 };
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
-pub use convert::Upgrade;
 pub use departures::{Departed, Departure, Departures};
-pub use detached::Detached;
 /// For the command, whose messages show durations as the errors do.
 #[doc(hidden)]
 pub use error::Short;
 pub use error::{Error, NodeAnswer, NodeSaid, Result};
-pub use event::{Event, Loss};
+pub use event::Event;
 pub use fence::Fence;
 pub use kinds::all::All;
 pub use kinds::election::{Changes, Election, Leader, Leadership};
@@ -107,8 +101,11 @@ pub use kinds::once::{Once, Turn};
 pub use kinds::rwlock::RwLock;
 pub use kinds::scope::{CountedLease, ReentrantMutex, Scope};
 pub use kinds::semaphore::Semaphore;
+pub use lease::convert::Upgrade;
+pub use lease::detached::Detached;
 pub use lease::{Lease, Proof, Setback};
 pub use locks::Locks;
+pub use loss::Loss;
 pub use name::{IntoName, Name};
 pub use password::Password;
 pub use store::{Capabilities, Store};

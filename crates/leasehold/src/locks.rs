@@ -1,10 +1,10 @@
-//! `Locks`: the handle everything starts from. A client is one connection to a store, with its keeper, its
-//! janitor and its meeting.
+//! `Locks`: the handle from which all locks are made. A client is one connection to a store, with its renewal task, its
+//! cleanup task and its local queues.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::acquire::Request;
+use crate::acquire::{LocalQueues, Request};
 use crate::cells::Cells;
 #[cfg(not(shuttle))]
 use crate::cells::cache::{Cache, Rooms};
@@ -12,16 +12,14 @@ use crate::cells::rate::RateLimit;
 use crate::cells::rate::line::Lines;
 use crate::cells::store::CellStore;
 use crate::claim::{Adopted, Evicted, Names, Share, Status, Ticket};
+use crate::cleanup::Cleanup;
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::connect::Options;
 use crate::departures::Departures;
-use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::fence::Fence;
-use crate::janitor::Janitor;
-use crate::keeper::Keeper;
 use crate::kinds::all::All;
 use crate::kinds::election::Election;
 use crate::kinds::latch::Latch;
@@ -30,8 +28,9 @@ use crate::kinds::once::Once;
 use crate::kinds::rwlock::RwLock;
 use crate::kinds::scope::{Scope, Scopes};
 use crate::kinds::semaphore::Semaphore;
-use crate::meeting::Hall;
+use crate::lease::detached::Detached;
 use crate::name::{IntoName, Name};
+use crate::renewal::Renewer;
 use crate::store::{Capabilities, Ordered, Store};
 use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
 use crate::token::{Owner, Token};
@@ -48,9 +47,9 @@ pub struct Locks {
 
 pub(crate) struct Client {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) keeper: Keeper,
-    pub(crate) janitor: Janitor,
-    pub(crate) hall: Arc<Hall>,
+    pub(crate) renewer: Renewer,
+    pub(crate) cleanup: Cleanup,
+    pub(crate) queues: Arc<LocalQueues>,
     pub(crate) events: Events,
     pub(crate) defaults: Options,
     pub(crate) closing: Arc<Closing>,
@@ -75,12 +74,12 @@ impl Locks {
         require_runtime()?;
         let store = Ordered::over(store);
         let events = Events::new(options.hook.clone());
-        let hall = Arc::new(Hall::new(store.clock().clone()));
+        let queues = Arc::new(LocalQueues::new(store.clock().clone()));
         let client = Client {
-            keeper: Keeper::start(store.clone(), hall.clone()),
-            janitor: Janitor::start(store.clone(), events.clone()),
+            renewer: Renewer::start(store.clone(), queues.clone()),
+            cleanup: Cleanup::start(store.clone(), events.clone()),
             store,
-            hall,
+            queues,
             events,
             defaults: options,
             closing: Arc::default(),
@@ -274,7 +273,7 @@ impl Locks {
     /// # Cancel safety
     /// Only waits; can be dropped at any time.
     pub async fn settled(&self) {
-        self.client.janitor.done().await;
+        self.client.cleanup.done().await;
     }
 
     /// Grants no new lock from now on, and waits until the running work has let go of those it holds; at most so long.
@@ -302,9 +301,9 @@ impl Locks {
     /// # Cancel safety
     /// No new lock is granted from the first poll on; dropping the future only stops the waiting.
     pub async fn drain(&self, limit: Duration) -> bool {
-        let Client { closing, hall, .. } = &*self.client;
+        let Client { closing, queues, .. } = &*self.client;
         closing.drain();
-        hall.close();
+        queues.close();
         self.within(limit, async {
             closing.unused().await;
             self.settled().await;
@@ -337,12 +336,13 @@ impl Locks {
     /// # Cancel safety
     /// As [`close`](Locks::close).
     pub async fn close_within(&self, limit: Duration) -> bool {
-        let Client { closing, hall, keeper, events, .. } = &*self.client;
-        closing.close(&self.client.janitor);
-        hall.close();
-        keeper.close();
+        let Client { closing, cleanup, queues, renewer, events, .. } = &*self.client;
+        closing.close();
+        cleanup.withdraw_listed();
+        queues.close();
+        renewer.close();
         self.within(limit, async {
-            keeper.ended().await;
+            renewer.ended().await;
             self.settled().await;
             self.within(LAST_EVENTS, events.heard()).await;
         })
@@ -425,7 +425,7 @@ impl Client {
         if self.closing.refuses(request.is_internal) {
             return Err(Error::Closed);
         }
-        self.check_ttl("TTL", request.terms.ttl)?;
+        self.check_ttl("TTL", request.ttl)?;
         let can = self.store.capabilities();
         let unsupported = |what, why| Err(Error::Unsupported { store: can.store, what, why });
         match request.share {

@@ -10,16 +10,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::coop;
 
+use crate::cleanup::Cleanup;
 use crate::error::{Error, Result};
-use crate::janitor::Janitor;
 
 /// The background thread of a client. It ends with the last handle and lease of the client, after what they
 /// dropped has been given back.
 pub(super) struct Engine {
     runtime: Handle,
-    pub(super) janitor: Option<Janitor>,
+    pub(super) cleanup: Option<Cleanup>,
     /// Sending or dropping it ends the thread.
-    stop: Option<oneshot::Sender<Janitor>>,
+    stop: Option<oneshot::Sender<Cleanup>>,
 }
 
 impl Engine {
@@ -30,16 +30,16 @@ impl Engine {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
         let handle = runtime.handle().clone();
-        let (stop, stopped) = oneshot::channel::<Janitor>();
+        let (stop, stopped) = oneshot::channel::<Cleanup>();
         let work = move || {
             runtime.block_on(async {
-                if let Ok(janitor) = stopped.await {
-                    janitor.done().await;
+                if let Ok(cleanup) = stopped.await {
+                    cleanup.done().await;
                 }
             });
         };
         std::thread::Builder::new().name("leasehold".into()).spawn(work).map_err(refused)?;
-        Ok(Engine { runtime: handle, janitor: None, stop: Some(stop) })
+        Ok(Engine { runtime: handle, cleanup: None, stop: Some(stop) })
     }
 
     /// Runs a future to its end on the calling thread, while the background thread drives timers and sockets.
@@ -62,8 +62,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if let (Some(stop), Some(janitor)) = (self.stop.take(), self.janitor.take()) {
-            let _ = stop.send(janitor);
+        if let (Some(stop), Some(cleanup)) = (self.stop.take(), self.cleanup.take()) {
+            let _ = stop.send(cleanup);
         }
     }
 }

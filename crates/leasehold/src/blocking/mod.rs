@@ -50,7 +50,7 @@ pub fn connect(url: &str) -> Result<Locks> {
 pub fn connect_with(options: Options, url: &str) -> Result<Locks> {
     let mut engine = Engine::start()?;
     let inner = engine.block_on(options.connect(url))??;
-    engine.janitor = Some(inner.client.janitor.clone());
+    engine.cleanup = Some(inner.client.cleanup.clone());
     Ok(Locks { inner, engine: Arc::new(engine) })
 }
 
@@ -60,7 +60,7 @@ pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> 
     let options = options.checked()?;
     let mut engine = Engine::start()?;
     let inner = engine.block_on(async { options.over(make()?) })??;
-    engine.janitor = Some(inner.client.janitor.clone());
+    engine.cleanup = Some(inner.client.cleanup.clone());
     Ok(Locks { inner, engine: Arc::new(engine) })
 }
 

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::options::{LockOptions, lock_options};
 use crate::claim::Names;
-use crate::detached::Detached;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::lease::detached::Detached;
 use crate::lease::{Lease, Proof, Setback};
 use crate::locks::Client;
 use crate::name::Name;

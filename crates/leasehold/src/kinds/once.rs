@@ -130,16 +130,7 @@ impl Once {
         let taking = self.take();
         async {
             let Some(turn) = taking.await? else { return Ok(None) };
-            let proof = turn.proof();
-            let output = {
-                let mut work = std::pin::pin!(work(proof.clone()));
-                // Loss first: work that ends after its lease has ended was not protected.
-                tokio::select! {
-                    biased;
-                    _ = proof.lost() => None,
-                    output = &mut work => Some(output),
-                }
-            };
+            let output = turn.lease.proof().run(work).await;
             turn.done().await?;
             Ok(output)
         }

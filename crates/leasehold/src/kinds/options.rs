@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use crate::acquire::{Request, acquire, acquire_detached};
 use crate::claim::{Names, Share};
-use crate::detached::Detached;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
+use crate::lease::detached::Detached;
 use crate::locks::Client;
 use crate::sync::Arc;
-use crate::tenancy::Terms;
 use crate::token::Owner;
 use crate::ttl::Ttl;
 
@@ -110,20 +109,22 @@ impl LockOptions {
             Arc::new(Request {
                 names,
                 share: Share::Exclusive,
-                terms: Terms { ttl: client.defaults.ttl, renews: true, max_hold: None },
                 owner: client.defaults.owner.clone(),
+                ttl: client.defaults.ttl,
+                renews: true,
+                max_hold: None,
                 acquire_timeout: None,
                 min_validity: None,
                 strict_order: false,
                 is_internal: false,
-                room: None,
+                queue_hash: None,
             })
         });
         LockOptions { client, request }.set(|_| ())
     }
 
     pub(super) fn ttl(self, ttl: Duration) -> Self {
-        self.try_set(|request| Ttl::new(ttl).map(|ttl| request.terms.ttl = ttl))
+        self.try_set(|request| Ttl::new(ttl).map(|ttl| request.ttl = ttl))
     }
 
     pub(super) fn wait(self, wait: Duration) -> Self {
@@ -139,13 +140,13 @@ impl LockOptions {
             if max_hold.is_zero() {
                 return Err(Error::invalid("max_hold", "0", "a lease held for no time is no lease"));
             }
-            request.terms.max_hold = Some(max_hold);
+            request.max_hold = Some(max_hold);
             Ok(())
         })
     }
 
     pub(super) fn no_renewal(self) -> Self {
-        self.set(|request| request.terms.renews = false)
+        self.set(|request| request.renews = false)
     }
 
     pub(super) fn min_validity(self, min_validity: Duration) -> Self {
@@ -178,7 +179,7 @@ impl LockOptions {
         if let Ok(request) = &mut self.request {
             let request = Arc::make_mut(request);
             match change(request) {
-                Ok(()) => request.room = request.find_room(&self.client),
+                Ok(()) => request.update_queue(&self.client.queues),
                 Err(error) => self.request = Err(error),
             }
         }
@@ -197,7 +198,7 @@ impl LockOptions {
     /// Does not wait: a lock that is busy is `None`.
     pub(super) fn try_acquire(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
         let (client, request) = (self.client.clone(), self.checked_request());
-        async move { none_if_busy(acquire(&client, &*request?, Some(Duration::ZERO)).await) }
+        async move { none_if_busy(acquire(&client, &request?, Some(Duration::ZERO)).await) }
     }
 
     /// As [`acquire`](LockOptions::acquire), for a lease that outlives its process.
@@ -231,7 +232,7 @@ impl LockOptions {
                 Some(name) => out.field("name", name),
                 None => out.field("names", &request.names),
             }
-            .field("ttl", &request.terms.ttl),
+            .field("ttl", &request.ttl),
             Err(error) => out.field("invalid", error),
         };
         out.finish_non_exhaustive()

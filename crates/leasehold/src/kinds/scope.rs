@@ -2,11 +2,10 @@
 //!
 //! What is shared lives in this client: to the store, and to everybody else, an owner holds a name once.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::pin::pin;
-use std::sync::{Arc as StdArc, Weak};
+use std::sync::Arc as StdArc;
 
 use tokio::sync::Notify;
 
@@ -17,6 +16,7 @@ use crate::error::Result;
 use crate::lease::{Lease, Proof};
 use crate::locks::Client;
 use crate::name::{IntoName, Name};
+use crate::store::registry::{Entry, Registry};
 use crate::sync::{Arc, Mutex, lock};
 use crate::token::Owner;
 
@@ -112,7 +112,7 @@ impl ReentrantMutex {
         self.clone().try_enter()
     }
 
-    /// Every task asks for itself: at the meeting one request serves all tasks of the owner, and a future that is not polled
+    /// Every task asks for itself: in the local queue one request serves all tasks of the owner, and a future that is not polled
     /// loses its place there.
     async fn enter(self) -> Result<CountedLease> {
         let place = self.place()?;
@@ -133,8 +133,8 @@ impl ReentrantMutex {
         Ok(lease.map(|lease| place.begin(lease)).or_else(|| place.join()))
     }
 
-    fn place(&self) -> Result<StdArc<Place>> {
-        Ok(self.client.scopes.place(self.key.clone()?))
+    fn place(&self) -> Result<Entry<(Owner, Name), Place>> {
+        Ok(self.client.scopes.join(self.key.clone()?))
     }
 }
 
@@ -152,8 +152,8 @@ impl fmt::Debug for ReentrantMutex {
 pub struct CountedLease {
     proof: Proof,
     tenure: StdArc<Tenure>,
-    /// Keeps the place known for as long as it is held.
-    _place: StdArc<Place>,
+    /// Keeps the place in the registry for as long as it is held.
+    _place: Entry<(Owner, Name), Place>,
     is_out: bool,
 }
 
@@ -221,18 +221,11 @@ impl fmt::Debug for CountedLease {
 }
 
 /// What the owners of a client hold, or ask for.
-#[derive(Clone, Default)]
-pub(crate) struct Scopes {
-    places: StdArc<Places>,
-}
-
-/// A place is there as long as somebody holds it, or asks.
-type Places = Mutex<HashMap<(Owner, Name), Weak<Place>>>;
+pub(crate) type Scopes = Registry<(Owner, Name), Place>;
 
 /// One name, for one owner.
-struct Place {
-    key: (Owner, Name),
-    places: Weak<Places>,
+#[derive(Default)]
+pub(crate) struct Place {
     /// Wakes the owner's tasks when one of them has got the lock.
     begun: Notify,
     /// What the owner got last; it may be over.
@@ -254,26 +247,9 @@ struct Inside {
     lease: Option<Lease>,
 }
 
-impl Scopes {
-    fn place(&self, key: (Owner, Name)) -> StdArc<Place> {
-        let mut places = lock(&self.places);
-        if let Some(place) = places.get(&key).and_then(Weak::upgrade) {
-            return place;
-        }
-        let place = StdArc::new(Place {
-            key: key.clone(),
-            places: StdArc::downgrade(&self.places),
-            begun: Notify::new(),
-            latest: Mutex::new(None),
-        });
-        places.insert(key, StdArc::downgrade(&place));
-        place
-    }
-}
-
-impl Place {
+impl Entry<(Owner, Name), Place> {
     /// Waits until the owner holds it, and is one more.
-    async fn joined(self: &StdArc<Self>) -> CountedLease {
+    async fn joined(&self) -> CountedLease {
         loop {
             // Listens first and looks then, or a lease in between would go unheard.
             let mut begun = pin!(self.begun.notified());
@@ -286,7 +262,7 @@ impl Place {
     }
 
     /// One more, where the owner holds it.
-    fn join(self: &StdArc<Self>) -> Option<CountedLease> {
+    fn join(&self) -> Option<CountedLease> {
         let tenure = lock(&self.latest).clone()?;
         // Outside of any lock: looking may declare the loss.
         if !tenure.proof.is_valid() {
@@ -303,7 +279,7 @@ impl Place {
     }
 
     /// The first.
-    fn begin(self: &StdArc<Self>, lease: Lease) -> CountedLease {
+    fn begin(&self, lease: Lease) -> CountedLease {
         let proof = lease.proof();
         let inside = Mutex::new(Inside { count: 1, lease: Some(lease) });
         let tenure = StdArc::new(Tenure { proof: proof.clone(), inside });
@@ -311,16 +287,5 @@ impl Place {
         drop(before);
         self.begun.notify_waiters();
         CountedLease { proof, tenure, _place: self.clone(), is_out: false }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let Some(places) = self.places.upgrade() else { return };
-        let mut places = lock(&places);
-        // Somebody may have come since, and made it anew.
-        if places.get(&self.key).is_some_and(|place| place.strong_count() == 0) {
-            places.remove(&self.key);
-        }
     }
 }

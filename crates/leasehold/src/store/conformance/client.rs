@@ -223,12 +223,14 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
     let request = |share, names: &[&str]| crate::acquire::Request {
         names: a.ticket(names, share).names,
         share,
-        terms: crate::tenancy::Terms { ttl: a.ttl, renews: false, max_hold: None },
         owner: crate::Owner::this_process(),
+        ttl: a.ttl,
+        renews: false,
+        max_hold: None,
         acquire_timeout: None,
         min_validity: Some(Duration::ZERO),
         strict_order: true,
-        room: None,
+        queue_hash: None,
         is_internal: false,
     };
     let can = a.capabilities();

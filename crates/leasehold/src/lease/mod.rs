@@ -1,29 +1,31 @@
-//! `Lease`: proof of holding, and the right to let go. `Proof`: the first without the second.
+//! `Lease`: a lock that a user holds. `Proof`: a handle that watches it.
+
+pub(crate) mod convert;
+pub(crate) mod detached;
+pub(crate) mod state;
 
 use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use self::detached::Detached;
+use self::state::{LeaseState, OwnedGrant};
 use crate::claim::{Names, Share};
-#[cfg(not(shuttle))]
-use crate::clock::Clock;
-use crate::clock::Deadline;
-use crate::detached::Detached;
+use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
 use crate::locks::Client;
-use crate::meeting::Baton;
+use crate::loss::Then;
 use crate::name::Name;
 use crate::sync::Arc;
-use crate::tenancy::Tenancy;
 use crate::ttl::Ttl;
 
 /// What a holder can show: the fence, and whether the lease still lasts. Cloning is cheap; a clone can be handed
 /// to other tasks, which can watch the lease but not end it. Like a lease, it keeps its client alive.
 #[derive(Clone)]
 pub struct Proof {
-    tenancy: Arc<Tenancy>,
+    state: Arc<LeaseState>,
     fence: Fence,
     since: Deadline,
 }
@@ -41,14 +43,14 @@ impl Proof {
 
     /// All names that are held.
     pub fn names(&self) -> &Names {
-        self.tenancy.names()
+        self.state.names()
     }
 
     /// How long the lease lasts without a further renewal; zero once it is over.
     pub fn remaining(&self) -> Duration {
-        let now = self.tenancy.client.clock().now();
+        let now = self.state.client.clock().now();
         match self.loss_at(now) {
-            None => self.tenancy.remaining(now),
+            None => self.state.remaining(now),
             Some(_) => Duration::ZERO,
         }
     }
@@ -64,12 +66,12 @@ impl Proof {
 
     /// Why the lease is over, if it is.
     pub fn loss(&self) -> Option<Loss> {
-        self.loss_at(self.tenancy.client.clock().now())
+        self.loss_at(self.state.client.clock().now())
     }
 
     fn loss_at(&self, now: Deadline) -> Option<Loss> {
-        match self.tenancy.has_in_hand(self.fence) {
-            true => self.tenancy.loss_at(now),
+        match self.state.has_in_hand(self.fence) {
+            true => self.state.loss_at(now),
             // Its holder has let go; whatever came after that is another's.
             false => Some(Loss::Released),
         }
@@ -80,15 +82,15 @@ impl Proof {
     /// # Cancel safety
     /// Can be dropped and called again at any time.
     pub async fn lost(&self) -> Loss {
-        let tenancy = &self.tenancy;
+        let state = &self.state;
         loop {
-            let mut over = std::pin::pin!(tenancy.listen());
-            // Listens before it looks, or an end in between would go unheard.
-            over.as_mut().enable();
+            let mut ended = std::pin::pin!(state.ended.notified());
+            // Registers before it checks, or it would miss an end in between.
+            ended.as_mut().enable();
             if let Some(loss) = self.loss() {
                 return loss;
             }
-            tenancy.client.clock().until(tenancy.valid_until(), over).await;
+            state.clock().until(state.valid_until(), ended).await;
         }
     }
 
@@ -109,7 +111,7 @@ impl fmt::Debug for Proof {
         f.debug_struct("Proof")
             .field("names", self.names())
             .field("fence", &self.fence())
-            .field("in_hand", &self.tenancy.has_in_hand(self.fence))
+            .field("in_hand", &self.state.has_in_hand(self.fence))
             .finish_non_exhaustive()
     }
 }
@@ -126,45 +128,26 @@ impl fmt::Debug for Proof {
 #[must_use = "the lock is let go as soon as the lease is dropped"]
 pub struct Lease {
     proof: Proof,
-    baton: Option<Baton>,
+    /// `None` once this lease has given it away.
+    grant: Option<OwnedGrant>,
 }
 
 impl Lease {
-    pub(crate) fn new(baton: Baton, since: Deadline) -> Self {
-        let tenancy = baton.held.tenancy().clone();
-        tenancy.take_in_hand(baton.fence);
-        Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
-    }
-
-    /// The same lease, after something that came to nothing.
-    pub(crate) fn again(baton: Baton, since: Deadline) -> Self {
-        let tenancy = baton.held.tenancy().clone();
-        Lease { proof: Proof { tenancy, fence: baton.fence, since }, baton: Some(baton) }
-    }
-
-    pub(crate) fn take_baton(&mut self) -> Option<Baton> {
-        self.baton.take()
+    pub(crate) fn new(grant: OwnedGrant, since: Deadline) -> Self {
+        grant.state.take_in_hand(grant.fence);
+        Lease { proof: Proof { state: grant.state.clone(), fence: grant.fence, since }, grant: Some(grant) }
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
-        &self.proof.tenancy.client
+        &self.proof.state.client
     }
 
     pub(crate) fn share(&self) -> Share {
-        self.proof.tenancy.ticket.share
+        self.proof.state.ticket.share
     }
 
-    pub(crate) fn since(&self) -> Deadline {
-        self.proof.since
-    }
-
-    pub(crate) fn lost_as(&self, reason: Loss) -> Error {
-        self.proof.tenancy.lost(reason)
-    }
-
-    #[cfg(not(shuttle))]
     pub(crate) fn clock(&self) -> &Clock {
-        self.proof.tenancy.client.clock()
+        self.proof.state.client.clock()
     }
 
     /// A proof for other tasks to watch.
@@ -184,7 +167,7 @@ impl Lease {
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let ttl = Ttl::new(ttl)?;
         self.client().check_ttl("TTL", ttl)?;
-        self.proof.tenancy.extend(ttl).await
+        self.proof.state.extend(ttl).await
     }
 
     /// Lets go, and says whether the lock was held to the end, as far as this client knows: the store, if it is
@@ -198,14 +181,14 @@ impl Lease {
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
     pub async fn release(mut self) -> Result<()> {
-        let now = self.proof.tenancy.client.clock().now();
+        let now = self.proof.state.client.clock().now();
         if let Some(reason) = self.proof.loss_at(now) {
             return Err(Error::Lost { names: self.names().clone(), reason });
         }
-        let Some(held) = self.pass_on(now) else { return Ok(()) };
+        let Some(grant) = self.pass_on(now) else { return Ok(()) };
         let mut report = Report { proof: &self.proof, now, is_due: true };
         // Boxed: most leases under contention are passed on, and do not need it.
-        let end = Box::pin(held.release(self.proof.fence)).await;
+        let end = Box::pin(grant.release()).await;
         report.is_due = !matches!(end, Err(Error::Lost { .. }));
         end
     }
@@ -229,10 +212,10 @@ impl Lease {
     pub async fn detach(self, ttl: Duration) -> Result<Detached> {
         let ttl = Ttl::new(ttl)?;
         self.client().check_ttl("TTL", ttl)?;
-        Detached::refuse_max_hold(self.proof.tenancy.max_hold())?;
+        Detached::refuse_max_hold(self.proof.state.max_hold())?;
         let _in_use = self.client().closing.in_use();
         // Boxed: few leases need it.
-        Box::pin(self.set_loose()?.settle(ttl)).await
+        Box::pin(self.into_detached()?.settle(ttl)).await
     }
 
     /// Ends the lease and has the name stay taken for so long from now, also where this client and its process end before: for
@@ -264,18 +247,17 @@ impl Lease {
         }
         self.client().check_ttl("TTL", Ttl::new(left.max(Ttl::MIN.as_duration()))?)?;
         // Boxed: few leases need it.
-        Box::pin(self.set_loose()?.keep_until(until)).await
+        Box::pin(self.into_detached()?.keep_until(until)).await
     }
 
     /// Ends the lease. The value returned owns its claim.
-    fn set_loose(mut self) -> Result<Detached> {
+    fn into_detached(mut self) -> Result<Detached> {
         let reason = self.proof.loss();
-        let baton = match (reason, self.baton.take_if(|_| reason.is_none())) {
-            (None, Some(baton)) => baton,
-            (reason, _) => return Err(self.proof.tenancy.lost(reason.unwrap_or(Loss::Released))),
+        let Some(grant) = self.grant.take_if(|_| reason.is_none()) else {
+            return Err(self.proof.state.lost(reason.unwrap_or(Loss::Released)));
         };
-        self.proof.tenancy.let_go();
-        baton.held.set_loose(self.proof.fence, self.proof.since)
+        grant.state.let_go();
+        grant.detach(self.proof.since)
     }
 
     /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped). Where the work
@@ -334,23 +316,15 @@ impl Lease {
         }
     }
 
-    /// Ends this user's term, and hands the claim to the next task of this client. What comes back has to be
-    /// given back to the store.
-    fn pass_on(&mut self, now: Deadline) -> Option<crate::tenancy::Held> {
-        let baton = self.baton.take()?;
-        let tenancy = &self.proof.tenancy;
-        tenancy.let_go();
-        let held = match &tenancy.room {
-            Some(key) => tenancy.client.hall.pass(key, baton, now),
-            None => Err(baton.held),
-        };
-        match held {
-            Ok(()) => {
-                self.report_released(now);
-                None
-            }
-            Err(held) => Some(held),
+    /// Lets go, and passes the grant to the next task of this client. Returns the grant if it has to go back to the store.
+    fn pass_on(&mut self, now: Deadline) -> Option<OwnedGrant> {
+        let grant = self.grant.take()?;
+        grant.state.let_go();
+        let back = self.client().queues.pass(grant, now);
+        if back.is_none() {
+            self.report_released(now);
         }
+        back
     }
 
     fn report_released(&self, now: Deadline) {
@@ -367,9 +341,9 @@ struct Report<'a> {
 
 impl Drop for Report<'_> {
     fn drop(&mut self) {
-        let Proof { tenancy, fence, since } = self.proof;
+        let Proof { state, fence, since } = self.proof;
         if self.is_due {
-            tenancy.client.events.released(tenancy.names(), *fence, self.now.since(*since));
+            state.client.events.released(state.names(), *fence, self.now.since(*since));
         }
     }
 }
@@ -387,13 +361,14 @@ pub struct Setback<T> {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.baton.is_none() {
+        if self.grant.is_none() {
             return;
         }
-        let now = self.proof.tenancy.client.clock().now();
+        let now = self.clock().now();
+        // Dropping the grant of a lost lease tells those who took it away that its holder has let go.
         if self.proof.loss_at(now).is_none()
-            && let Some(held) = self.pass_on(now)
-            && held.abandon()
+            && let Some(grant) = self.pass_on(now)
+            && grant.state.end(Loss::Released, Then::Withdraw)
         {
             self.report_released(now);
         }

@@ -4,15 +4,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::state::LeaseState;
 use crate::claim::{Grant, Names, Released, Renewed, Ticket};
+use crate::cleanup::{Owed, Withdrawal};
 use crate::clock::Deadline;
 use crate::error::{Error, Result, Short};
 use crate::event::{Event, Loss};
 use crate::fence::Fence;
-use crate::janitor::Errand;
 use crate::locks::Client;
 use crate::sync::Arc;
-use crate::tenancy::Tenancy;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
@@ -53,7 +53,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Invariants:
 /// - `valid_until` is what the store has proven to *this* value: the claim may last longer, never less, unless it is
 ///   released or evicted;
-/// - it is withdrawn where it is dropped on its way to its taker, from its keeper, or back to the store; never else.
+/// - dropping it withdraws the claim before its taker has it, and while it goes back to the store; never else.
 #[must_use = "it stays taken until its TTL is over: keep its token, or release it"]
 pub struct Detached {
     client: Arc<Client>,
@@ -62,48 +62,37 @@ pub struct Detached {
     since: Option<Deadline>,
     /// `None` where nothing is known.
     valid_until: Option<Deadline>,
-    /// So long the janitor tries where a release gets no answer: the longest TTL asked for here.
+    /// The longest TTL asked for here. If a release gets no answer, it is repeated for that long.
     longest_ttl: Ttl,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Granted, and not yet in its taker's hand.
-    Arriving,
-    /// It lives without this process.
-    Loose,
-    /// A release has been sent and not answered; or its keeper has let go of it, and the store has not said that it lives on.
-    Leaving,
+    /// Present while dropping this value withdraws the claim: until its taker has it, and while it goes back to the store.
+    owed: Option<Owed>,
+    /// It was in the hands of a user, and is going back to the store.
+    is_leaving: bool,
 }
 
 impl Detached {
-    /// A grant that its taker does not have in hand yet.
+    /// A grant that its taker does not have yet.
     pub(crate) fn arriving(client: &Arc<Client>, ticket: Ticket, grant: Grant, ttl: Ttl) -> Self {
-        Detached {
-            client: client.clone(),
-            ticket: Ticket { fence: Some(grant.fence), ..ticket },
-            since: None,
-            valid_until: Some(grant.valid_until),
-            longest_ttl: ttl,
-            stage: Stage::Arriving,
-        }
+        let ticket = Ticket { fence: Some(grant.fence), ..ticket };
+        let mut arriving = Detached::found(client, ticket);
+        arriving.valid_until = Some(grant.valid_until);
+        arriving.longest_ttl = ttl;
+        arriving.owing()
     }
 
-    /// One that was kept until now, and is given back unless it [settles](Detached::settle).
-    pub(crate) fn leaving_its_keeper(tenancy: &Tenancy, fence: Fence, since: Deadline) -> Self {
-        Detached {
-            client: tenancy.client.clone(),
-            // Of the grant's fences, this is the one that its holder was given.
-            ticket: Ticket { fence: Some(fence), ..tenancy.ticket.clone() },
-            since: Some(since),
-            valid_until: Some(tenancy.valid_until()),
-            longest_ttl: tenancy.longest_ttl(),
-            stage: Stage::Leaving,
-        }
+    /// The claim of a lease that has ended here. It is withdrawn unless it [settles](Detached::settle).
+    pub(crate) fn of_lease(state: &LeaseState, fence: Fence, since: Deadline) -> Self {
+        // Of the grant's fences, this is the one that its holder had.
+        let ticket = Ticket { fence: Some(fence), ..state.ticket.clone() };
+        let mut leaving = Detached::found(&state.client, ticket);
+        leaving.since = Some(since);
+        leaving.valid_until = Some(state.valid_until());
+        leaving.longest_ttl = state.longest_ttl();
+        leaving.is_leaving = true;
+        leaving.owing()
     }
 
-    /// One that was taken by somebody, somewhere.
+    /// A claim that another process may have made.
     pub(crate) fn found(client: &Arc<Client>, ticket: Ticket) -> Self {
         Detached {
             client: client.clone(),
@@ -111,8 +100,22 @@ impl Detached {
             since: None,
             valid_until: None,
             longest_ttl: client.defaults.ttl,
-            stage: Stage::Loose,
+            owed: None,
+            is_leaving: false,
         }
+    }
+
+    fn owing(mut self) -> Self {
+        // Its acquire was answered, and a late renewal makes no claim.
+        let (ticket, ttl) = (self.ticket.clone(), self.longest_ttl);
+        self.owed = Some(self.client.cleanup.owe(Withdrawal { ticket, ttl, late: false, has_ended: false }));
+        self
+    }
+
+    /// From now on dropping this value does nothing.
+    fn let_live(&mut self) {
+        self.owed.take().into_iter().for_each(Owed::settle);
+        self.is_leaving = false;
     }
 
     /// What is held.
@@ -186,17 +189,16 @@ impl Detached {
         self.client.check_open()?;
         let lasted = !self.remaining().is_zero();
         let _in_use = self.client.closing.in_use();
-        self.stage = Stage::Leaving;
-        let answer = {
-            let _pending = self.client.closing.pending(self.errand());
-            self.client.in_time(self.client.store.release(&self.ticket)).await
-        };
+        self.is_leaving = true;
+        self = self.owing();
+        self.owed.iter_mut().for_each(Owed::list);
+        let answer = self.client.in_time(self.client.store.release(&self.ticket)).await;
         let unknown =
             |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "release detached", why });
-        // What is unknown stays `Leaving`, so its drop has it withdrawn.
+        // If the outcome is unknown, dropping `self` withdraws the claim.
         match answer {
             Ok(Released::Released) => {
-                self.stage = Stage::Loose;
+                self.let_live();
                 self.report_released();
                 Ok(())
             }
@@ -209,12 +211,12 @@ impl Detached {
                 unknown(self.names(), "it was answered after the deadline".into())
             }
             Ok(Released::NotHeld) => {
-                self.stage = Stage::Loose;
+                self.let_live();
                 Err(self.lost(Loss::Gone))
             }
             Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
             Err(error) => {
-                self.stage = Stage::Loose;
+                self.let_live();
                 Err(error)
             }
         }
@@ -225,10 +227,9 @@ impl Detached {
         if self.remaining() >= needed {
             return Ok(());
         }
-        let renewed = {
-            let _pending = self.client.closing.pending(self.errand());
-            self.renew(self.longest_ttl).await
-        };
+        self.owed.iter_mut().for_each(Owed::list);
+        let renewed = self.renew(self.longest_ttl).await;
+        self.owed.iter_mut().for_each(Owed::unlist);
         let left = self.remaining();
         if left >= needed {
             return Ok(());
@@ -249,7 +250,7 @@ impl Detached {
         // Whoever closed the client may have had it withdrawn while it was asked for or renewed.
         self.client.check_open()?;
         let now = self.client.clock().now();
-        self.stage = Stage::Loose;
+        self.let_live();
         self.since = Some(now);
         if let Some(fence) = self.fence() {
             self.client.events.acquired(self.names(), fence, now.since(asked), false);
@@ -260,26 +261,28 @@ impl Detached {
     /// Has the store keep it without its client, for this TTL from now.
     pub(crate) async fn settle(mut self, ttl: Ttl) -> Result<Self> {
         self.longest_ttl = self.longest_ttl.max(ttl);
-        let answer = {
-            let _pending = self.client.closing.pending(self.errand());
-            self.client.in_time(self.client.store.detach(&self.ticket, ttl)).await
-        };
+        if let Some(owed) = &mut self.owed {
+            owed.at_least(ttl);
+            owed.list();
+        }
+        let answer = self.client.in_time(self.client.store.detach(&self.ticket, ttl)).await;
+        self.owed.iter_mut().for_each(Owed::unlist);
         // Whoever closed the client may have had it withdrawn.
         self.client.check_open()?;
         let unknown = |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "detach", why });
-        // What is not settled stays `Leaving`, so its drop has it withdrawn.
+        // Until it lives on, dropping `self` withdraws the claim.
         match answer {
             Ok(Renewed::Until(deadline)) if deadline <= self.client.clock().now() => {
                 unknown(self.names(), "it was answered after the new deadline".into())
             }
             Ok(Renewed::Until(deadline)) => {
                 self.valid_until = Some(deadline);
-                self.stage = Stage::Loose;
+                self.let_live();
                 Ok(self)
             }
             Ok(Renewed::Lost(reason)) => {
                 let reason = if self.remaining().is_zero() { Loss::Expired } else { reason };
-                self.stage = Stage::Loose;
+                self.let_live();
                 self.report_lost(reason);
                 Err(self.lost(reason))
             }
@@ -291,7 +294,7 @@ impl Detached {
     /// Has the store keep the claim without its client until this deadline. Asks again until the store answers or the lease's
     /// own deadline passes, and never gives the claim back: a request without an answer may have been executed.
     pub(crate) async fn keep_until(mut self, until: Deadline) -> Result<()> {
-        self.stage = Stage::Loose;
+        self.let_live();
         let lease_end = self.valid_until.unwrap_or(until);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -320,7 +323,7 @@ impl Detached {
         }
     }
 
-    /// What only a keeper could do cannot be asked of it.
+    /// A detached lease is not watched, so nothing could enforce a `max_hold`.
     pub(crate) fn refuse_max_hold(max_hold: Option<Duration>) -> Result<()> {
         let Some(max_hold) = max_hold else { return Ok(()) };
         let why =
@@ -344,7 +347,7 @@ impl Detached {
             }
             Renewed::Lost(reason) => {
                 self.valid_until = None;
-                // It may have expired or been released by another process: only a keeper could tell that from a deletion.
+                // It may have expired or been released by another process: a lease that is not watched cannot tell that from a deletion.
                 Err(self.lost(if reason == Loss::Deleted { Loss::Gone } else { reason }))
             }
         }
@@ -352,11 +355,6 @@ impl Detached {
 
     fn lost(&self, reason: Loss) -> Error {
         Error::Lost { names: self.names().clone(), reason }
-    }
-
-    fn errand(&self) -> Errand {
-        // Its acquire was answered, and a renewal that comes late makes nothing again.
-        Errand { ticket: self.ticket.clone(), ttl: self.longest_ttl, late: false, has_ended: false }
     }
 
     /// Of one that was kept until now: the loss of that is an event.
@@ -380,12 +378,9 @@ impl Detached {
 
 impl Drop for Detached {
     fn drop(&mut self) {
-        match self.stage {
-            Stage::Loose => return,
-            Stage::Arriving => {}
-            Stage::Leaving => self.report_released(),
+        if self.is_leaving {
+            self.report_released();
         }
-        self.client.janitor.withdraw(self.errand());
     }
 }
 

@@ -1,18 +1,15 @@
 //! Conversions: a writer's lease becomes a reader's, or a reader's a writer's, without a gap in between.
 //!
-//! A converted claim is a new grant with a new fence, so it becomes a new tenancy. The old one lasts until the store has
-//! answered: its keeper still ends it at its deadline, but does not renew it meanwhile, since a renewal that arrives behind
-//! the conversion proves a fence that is no more.
+//! A converted claim is a new grant with a new fence, so it gets a new `LeaseState`. The old one lasts until the store has
+//! answered. It still ends at its deadline, but is not renewed meanwhile: a renewal that arrives behind the conversion proves
+//! a fence that was replaced.
 
+use super::Lease;
 use crate::claim::{Converted, Grant, Share};
-use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::event::Loss;
-use crate::lease::Lease;
-use crate::locks::{ANSWER_MAX, Client};
-use crate::meeting::Baton;
-use crate::sync::Arc;
-use crate::tenancy::{Held, Tenancy};
+use crate::locks::ANSWER_MAX;
+use crate::loss::Then;
 
 /// What came of an attempt to become a writer: see [`Lease::upgrade`].
 #[derive(Debug)]
@@ -91,9 +88,9 @@ impl Lease {
     }
 
     async fn convert(mut self, to: Share, what: &'static str) -> Result<Upgrade> {
-        let client = self.client().clone();
+        let (client, state) = (self.client().clone(), self.proof.state.clone());
         if let Some(reason) = self.loss() {
-            return Err(Error::Lost { names: self.names().clone(), reason });
+            return Err(state.lost(reason));
         }
         match self.share() {
             share if share == to => return Ok(Upgrade::Granted(self)),
@@ -107,111 +104,49 @@ impl Lease {
             let why = "it cannot change a claim without a gap; let go, and ask again";
             return Err(Error::Unsupported { store: can.store, what, why });
         }
-        let since = self.since();
-        let Some(baton) = self.take_baton() else { return Err(self.lost_as(Loss::Released)) };
-        let conversion = Conversion::new(baton, since);
-        let answer = conversion.ask(&client, to).await;
-        conversion.settle(&client, to, what, answer)
-    }
-}
-
-/// A lease whose conversion has been asked for: wherever it is dropped, the claim is withdrawn.
-///
-/// Invariants:
-/// - as long as it lives, its tenancy is not renewed, and only its deadline or a closed client end it;
-/// - what comes out of it has one owner: the old tenancy, where nothing changed, or a new one.
-struct Conversion {
-    baton: Option<Baton>,
-    since: Deadline,
-}
-
-impl Conversion {
-    fn new(baton: Baton, since: Deadline) -> Self {
-        baton.held.tenancy().set_converting(true);
-        Conversion { baton: Some(baton), since }
-    }
-
-    /// `None` where no answer came in time.
-    async fn ask(&self, client: &Client, to: Share) -> Option<Result<Converted>> {
-        let tenancy = self.baton.as_ref()?.held.tenancy();
-        let enough = client.clock().now().plus(ANSWER_MAX).min(tenancy.valid_until());
-        client.clock().until(enough, client.store.convert(&tenancy.ticket, to)).await
-    }
-
-    fn settle(
-        mut self,
-        client: &Arc<Client>,
-        to: Share,
-        what: &'static str,
-        answer: Option<Result<Converted>>,
-    ) -> Result<Upgrade> {
-        let Some(baton) = self.baton.take() else { return Err(Error::Closed) };
-        let tenancy = baton.held.tenancy().clone();
-        // First of all the deadline: an answer that comes after it comes too late, and the claim is being withdrawn.
-        if let Some(reason) = tenancy.loss() {
-            return Err(tenancy.lost(reason));
+        // From here on the lease is not renewed. If it is dropped, the claim goes back to the store, and not to another task
+        // of this client: its share is not known until the answer.
+        state.set_converting(true);
+        let enough = client.clock().now().plus(ANSWER_MAX).min(state.valid_until());
+        let answer = client.clock().until(enough, client.store.convert(&state.ticket, to)).await;
+        // An answer that comes after the deadline comes too late, and the claim is being withdrawn.
+        if let Some(reason) = state.loss() {
+            return Err(state.lost(reason));
         }
         match answer {
-            Some(Ok(Converted::Converted(grant))) => self.converted(client, baton, grant, to),
+            Some(Ok(Converted::Converted(grant))) => self.converted(grant, to),
             Some(Ok(Converted::Refused)) => {
-                tenancy.set_converting(false);
-                // It has not been renewed meanwhile.
-                client.keeper.keep(&tenancy);
-                Ok(Upgrade::Refused(Lease::again(baton, self.since)))
+                state.set_converting(false);
+                // It was not renewed meanwhile.
+                client.renewer.schedule(&state);
+                Ok(Upgrade::Refused(self))
             }
             Some(Ok(Converted::NotHeld)) => {
-                client.keeper.declare(&tenancy, Loss::Deleted);
-                Err(tenancy.lost(tenancy.end().unwrap_or(Loss::Deleted)))
+                state.end(Loss::Deleted, Then::Withdraw);
+                Err(state.lost_before())
             }
-            Some(Err(error)) if !error.is_outcome_unknown() => {
-                give_back(baton, self.since);
-                Err(error)
-            }
-            unknown => {
-                give_back(baton, self.since);
-                let error = unknown.and_then(Result::err).unwrap_or_else(|| client.no_answer());
-                Err(Error::Unknown { names: tenancy.names().clone(), what, why: error.to_string() })
-            }
+            Some(Err(error)) if !error.is_outcome_unknown() => Err(error),
+            Some(Err(error)) => Err(state.unknown(what, error)),
+            None => Err(state.unknown(what, client.no_answer())),
         }
     }
 
-    /// The old tenancy ends, and the new one begins.
-    fn converted(&self, client: &Arc<Client>, baton: Baton, grant: Grant, to: Share) -> Result<Upgrade> {
-        let old = baton.held.tenancy().clone();
+    /// Ends the old lease, and begins the new one.
+    fn converted(&mut self, grant: Grant, to: Share) -> Result<Upgrade> {
+        let (client, old) = (self.client().clone(), self.proof.state.clone());
         let now = client.clock().now();
-        // The deadline is the one that this answer proves: conversions may each cost a millisecond of the claim, so an older
-        // proof is not carried over.
+        // The deadline is the one that this answer proves. Each conversion may cost a millisecond of the claim, so the old
+        // deadline is not carried over.
         if grant.valid_until <= now {
-            client.keeper.declare(&old, Loss::Expired);
-            return Err(old.lost(old.end().unwrap_or(Loss::Expired)));
+            old.end(Loss::Expired, Then::Withdraw);
+            return Err(old.lost_before());
         }
+        let Some(owned) = self.grant.take() else { return Err(old.lost(Loss::Released)) };
         old.let_go();
-        // From here on the claim is the new owner's: what the old one leaves behind withdraws nothing.
-        let Some(held) = baton.held.converted(grant, to) else {
-            return Err(old.lost(old.end().unwrap_or(Loss::Expired)));
-        };
-        client.events.released(old.names(), baton.fence, now.since(self.since));
+        // From here on the claim is the new owner's, and the old one withdraws nothing.
+        let Some(new) = owned.converted(grant, to) else { return Err(old.lost_before()) };
+        client.events.released(old.names(), self.fence(), now.since(self.proof.since));
         client.events.acquired(old.names(), grant.fence, std::time::Duration::ZERO, false);
-        let baton = Baton { held, fence: grant.fence, fences_left: 0 };
-        Ok(Upgrade::Granted(Lease::new(baton, now)))
-    }
-}
-
-impl Drop for Conversion {
-    fn drop(&mut self) {
-        if let Some(baton) = self.baton.take() {
-            give_back(baton, self.since);
-        }
-    }
-}
-
-/// To the store, and to nobody else: which share it is by now is not known.
-fn give_back(baton: Baton, since: Deadline) {
-    let (tenancy, fence): (Arc<Tenancy>, _) = (baton.held.tenancy().clone(), baton.fence);
-    let Client { events, .. } = &*tenancy.client;
-    tenancy.let_go();
-    let held: Held = baton.held;
-    if held.abandon() {
-        events.released(tenancy.names(), fence, tenancy.client.clock().now().since(since));
+        Ok(Upgrade::Granted(Lease::new(new, now)))
     }
 }

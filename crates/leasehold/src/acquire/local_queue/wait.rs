@@ -1,0 +1,142 @@
+//! One task's wait in a local queue.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::queues::Turn;
+use crate::acquire::pending::PendingAcquire;
+use crate::acquire::{Refusal, Request};
+use crate::claim::{Acquired, Wait};
+use crate::clock::Sleep;
+use crate::error::Result;
+use crate::lease::state::OwnedGrant;
+use crate::locks::{ANSWER_MAX, Client};
+use crate::sync::Arc;
+
+/// The fewest fences asked for with one grant: two tasks that alternate pass the lease locally.
+const BLOCK_MIN: usize = 2;
+/// The most fences asked for with one grant, and so the most tasks served under it.
+const BLOCK_MAX: usize = 16;
+
+/// A future that waits in a local queue for a grant. Dropping it leaves the queue.
+pub(crate) struct LocalWait<'a> {
+    client: &'a Arc<Client>,
+    request: &'a Arc<Request>,
+    wait: Wait,
+    time_limit: Option<Sleep>,
+    /// Its id in the queue, while it is in there.
+    id: Option<u64>,
+}
+
+impl<'a> LocalWait<'a> {
+    pub(crate) fn new(client: &'a Arc<Client>, request: &'a Arc<Request>, wait: Wait) -> Self {
+        let deadline = match wait {
+            Wait::Never => Some(client.clock().now().plus(ANSWER_MAX)),
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Forever => None,
+        };
+        let time_limit = deadline.map(|deadline| client.clock().sleep_until(deadline));
+        LocalWait { client, request, wait, time_limit, id: None }
+    }
+
+    fn waits(&self) -> bool {
+        self.wait != Wait::Never
+    }
+
+    /// The request of the queue. It waits for ever: the place in the store's queue outlives the wait of each task.
+    fn ask(&self, waiters: usize) -> Result<PendingAcquire> {
+        let wait = if self.waits() { Wait::Forever } else { Wait::Never };
+        let fences = (waiters + 1).clamp(BLOCK_MIN, BLOCK_MAX) as u16;
+        Ok(PendingAcquire::new(self.client, self.request, self.request.claim(wait, fences, false)?))
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<OwnedGrant, Refusal>> {
+        let (client, request) = (self.client, self.request);
+        let queues = &client.queues;
+        loop {
+            let turn = match self.id {
+                None => queues.enter(request, self.waits(), cx.waker(), &mut self.id),
+                Some(id) => queues.look(request, id, cx.waker()),
+            };
+            match turn {
+                Turn::Wait { to_check: false } => return Poll::Pending,
+                Turn::Wait { to_check: true } => {
+                    client.renewer.check_queue(request);
+                    return Poll::Pending;
+                }
+                Turn::Ask { pending, waiters } => {
+                    let pending = pending.map_or_else(|| self.ask(waiters), Ok);
+                    return self.poll_pending(pending?, cx);
+                }
+                // It enters again, at the end of the queue.
+                Turn::Revoked => self.id = None,
+                Turn::Granted(grant) => {
+                    self.id = None;
+                    return Poll::Ready(Ok(grant));
+                }
+                Turn::Refused(refusal) => {
+                    self.id = None;
+                    return Poll::Ready(Err(refusal));
+                }
+            }
+        }
+    }
+
+    /// Polls the request outside of the lock. If that panics, the request is dropped, and the next waiter makes its own.
+    fn poll_pending(
+        &mut self,
+        mut pending: PendingAcquire,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<OwnedGrant, Refusal>> {
+        let (client, request, id) = (self.client, self.request, self.id.unwrap_or_default());
+        let Poll::Ready(answer) = Pin::new(&mut pending).poll(cx) else {
+            client.queues.put_back(request, id, pending, cx.waker());
+            return Poll::Pending;
+        };
+        Poll::Ready(match answer {
+            Ok(Acquired::Busy(busy)) => Err(Refusal::Busy(busy)),
+            Ok(Acquired::Granted(grant)) => {
+                let grant = OwnedGrant::new(client, request, pending.into_ticket(), grant);
+                client.queues.granted(request, id, &grant.state);
+                self.id = None;
+                Ok(grant)
+            }
+            Err(error) => {
+                if error.is_outcome_unknown() && self.waits() {
+                    client.queues.fail(request, id, &error);
+                }
+                Err(error.into())
+            }
+        })
+    }
+
+    fn leave(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.client.queues.leave(self.request, id);
+        }
+    }
+}
+
+impl Future for LocalWait<'_> {
+    type Output = Result<OwnedGrant, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut outcome = self.poll_turn(cx);
+        if outcome.is_pending()
+            && let Some(time_limit) = &mut self.time_limit
+            && Pin::new(time_limit).poll(cx).is_ready()
+        {
+            outcome = Poll::Ready(Err(Refusal::TimedOut));
+        }
+        if outcome.is_ready() {
+            self.leave();
+        }
+        outcome
+    }
+}
+
+impl Drop for LocalWait<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,363 @@
+//! One grant of the store, from the answer to its end: `LeaseState` watches it, `OwnedGrant` owns it.
+//!
+//! A [`Lease`](crate::Lease) is what a *user* holds. Tasks of one client may have one lease after the other under the same
+//! grant (see `acquire/local_queue`). How a grant ends is in `loss.rs`.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::detached::Detached;
+use crate::acquire::Request;
+use crate::claim::{Grant, Names, Released, Renewed, Share, Ticket};
+use crate::clock::{Clock, Deadline};
+use crate::error::{Error, Result};
+use crate::event::{Event, Loss};
+use crate::fence::Fence;
+use crate::locks::Client;
+use crate::loss::Then;
+use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::ttl::Ttl;
+
+/// How long a release waits for its answer before the cleanup task takes over.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Invariants:
+/// - `end` is set once, by `LeaseState::end`;
+/// - `valid_until` never moves back, and never beyond `hold_end`;
+/// - nothing is valid at or past `valid_until`, whether or not a loss was declared.
+pub(crate) struct LeaseState {
+    pub(crate) id: u64,
+    pub(crate) client: Arc<Client>,
+    /// The request that was granted, which is also the key of its local queue.
+    pub(crate) request: Arc<Request>,
+    pub(crate) ticket: Ticket,
+    /// The first fence of the grant.
+    pub(crate) fence: Fence,
+    pub(crate) granted_at: Deadline,
+    /// `max_hold` in force: past this the lease is lost.
+    pub(crate) hold_end: Deadline,
+    ttl_ms: AtomicU64,
+    /// The longest TTL ever asked for: the store may remember the claim for that long, whatever it answered.
+    longest_ttl_ms: AtomicU64,
+    valid_until_ns: AtomicU64,
+    /// 0 while the lease lasts, then the code of a `Loss`.
+    pub(crate) end: AtomicU8,
+    /// A renewal was sent and not answered.
+    pub(crate) unanswered: AtomicBool,
+    /// A conversion was sent and not answered. A renewal would prove a fence that may be replaced by then.
+    converting: AtomicBool,
+    /// The fence of the lease that a user has; 0 if no user has one. A lease that was passed on and not yet picked up is not
+    /// renewed: if the task that it was passed to is never polled again, the TTL must end it.
+    pub(crate) fence_in_hand: AtomicU64,
+    /// Its key in the renewal schedule; only accessed under the lock of the schedule.
+    pub(crate) due_ns: AtomicU64,
+    /// How often a jitter was computed for it.
+    pub(crate) times_jittered: AtomicU64,
+    /// How many renewals in a row got no answer.
+    failures: AtomicU64,
+    pub(crate) is_loss_reported: AtomicBool,
+    /// Notified when the grant ends, and when a user lets go of a lease under it.
+    pub(crate) ended: Notify,
+}
+
+impl LeaseState {
+    pub(crate) fn clock(&self) -> &Clock {
+        self.client.clock()
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.ticket.names
+    }
+
+    pub(crate) fn ttl(&self) -> Ttl {
+        Ttl::from_ms(self.ttl_ms.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn longest_ttl(&self) -> Ttl {
+        Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire))
+    }
+
+    /// What a renewal sends. From now on it is unanswered.
+    pub(crate) fn to_renew(&self) -> (Ticket, Ttl) {
+        self.unanswered.store(true, Ordering::Release);
+        (self.ticket.clone(), self.ttl())
+    }
+
+    pub(crate) fn valid_until(&self) -> Deadline {
+        Deadline::from_ns(self.valid_until_ns.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn remaining(&self, now: Deadline) -> Duration {
+        match self.end_reason() {
+            None => self.valid_until().since(now),
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// The limit on holding, if there is one.
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        (self.hold_end < Deadline::FAR).then(|| self.hold_end.since(self.granted_at))
+    }
+
+    pub(crate) fn is_capped(&self) -> bool {
+        self.valid_until() >= self.hold_end
+    }
+
+    /// Returns why the lease ended, if that was declared. It does not look at the clock.
+    pub(crate) fn end_reason(&self) -> Option<Loss> {
+        Loss::from_code(self.end.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn is_in_hand(&self) -> bool {
+        self.fence_in_hand.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn is_converting(&self) -> bool {
+        self.converting.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_converting(&self, converting: bool) {
+        self.converting.store(converting, Ordering::SeqCst);
+    }
+
+    /// Returns whether a user has the lease with this fence.
+    pub(crate) fn has_in_hand(&self, fence: Fence) -> bool {
+        self.fence_in_hand.load(Ordering::SeqCst) == fence.get()
+    }
+
+    /// The fence of the lease that a user has, or else of the grant.
+    pub(crate) fn fence_shown(&self) -> Fence {
+        Fence::new(self.fence_in_hand.load(Ordering::Acquire)).unwrap_or(self.fence)
+    }
+
+    pub(crate) fn count_failure(&self) -> u64 {
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The user lets go of its lease.
+    pub(crate) fn let_go(&self) {
+        self.fence_in_hand.store(0, Ordering::SeqCst);
+        self.ended.notify_waiters();
+    }
+
+    /// Applies the store's answer to a renewal.
+    pub(crate) fn renewed(self: &Arc<Self>, answer: Renewed) {
+        match answer {
+            Renewed::Until(deadline) => {
+                self.unanswered.store(false, Ordering::Release);
+                self.valid_until_ns.fetch_max(deadline.min(self.hold_end).as_ns(), Ordering::AcqRel);
+                let failures = self.failures.swap(0, Ordering::Relaxed);
+                if failures > 0 {
+                    self.client.events.emit(Event::RenewalRecovered {
+                        names: self.names().clone(),
+                        fence: self.fence_shown(),
+                        failures,
+                        remaining: self.remaining(self.clock().now()),
+                    });
+                }
+            }
+            // The renewal arrived behind a conversion, whose answer tells what the client holds.
+            Renewed::Lost(_) if self.is_converting() => {}
+            Renewed::Lost(reason) => {
+                self.end(reason, Then::Withdraw);
+            }
+        }
+    }
+
+    /// Renews now, for this TTL from now on.
+    pub(crate) async fn extend(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
+        if let Some(reason) = self.loss() {
+            return Err(self.lost(reason));
+        }
+        let answer = self.renew_now(ttl).await;
+        if let Some(reason) = self.loss() {
+            return Err(self.lost(reason));
+        }
+        answer.map_err(|error| match error.is_outcome_unknown() {
+            true => self.unknown("extend", error),
+            false => error,
+        })
+    }
+
+    /// Asks the store to renew, and applies its answer if it comes before the deadline.
+    pub(crate) async fn renew_now(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
+        self.longest_ttl_ms.fetch_max(ttl.as_ms(), Ordering::AcqRel);
+        let due = [(self.ticket.clone(), ttl)];
+        let answers = self.clock().until(self.valid_until(), self.client.store.renew(&due)).await;
+        let answer = answers.into_iter().flatten().next().unwrap_or_else(|| Err(self.client.no_answer()))?;
+        // If the deadline passed meanwhile, the lease is lost, whatever the answer.
+        if self.loss().is_none() {
+            self.renewed(answer);
+            self.ttl_ms.store(ttl.as_ms(), Ordering::Release);
+            self.client.renewer.schedule(self);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lost(&self, reason: Loss) -> Error {
+        Error::Lost { names: self.names().clone(), reason }
+    }
+
+    /// The error of a caller that could not end the lease because it had ended already.
+    pub(crate) fn lost_before(&self) -> Error {
+        self.lost(self.end_reason().unwrap_or(Loss::Expired))
+    }
+
+    pub(crate) fn unknown(&self, what: &'static str, why: impl ToString) -> Error {
+        Error::Unknown { names: self.names().clone(), what, why: why.to_string() }
+    }
+}
+
+/// The one owner of a grant, and the fence of the lease under it that its holder has or is given. Dropping it withdraws the
+/// claim.
+pub(crate) struct OwnedGrant {
+    pub(crate) state: Arc<LeaseState>,
+    pub(crate) fence: Fence,
+    /// How many fences of the grant's block are unused.
+    pub(crate) spare_fences: u16,
+}
+
+impl OwnedGrant {
+    /// Takes over a grant: from now on it is renewed.
+    pub(crate) fn new(client: &Arc<Client>, request: &Arc<Request>, ticket: Ticket, grant: Grant) -> Self {
+        let max_hold = request.max_hold;
+        let hold_end = max_hold.map_or(Deadline::FAR, |max_hold| client.clock().now().plus(max_hold));
+        OwnedGrant::until(client, request.clone(), ticket, grant, hold_end)
+    }
+
+    fn until(
+        client: &Arc<Client>,
+        request: Arc<Request>,
+        ticket: Ticket,
+        grant: Grant,
+        hold_end: Deadline,
+    ) -> Self {
+        client.closing.begun();
+        let ttl_ms = request.ttl.as_ms();
+        let state = Arc::new(LeaseState {
+            id: client.next_id(),
+            client: client.clone(),
+            request,
+            ticket: Ticket { fence: Some(grant.fence), ..ticket },
+            fence: grant.fence,
+            granted_at: client.clock().now(),
+            hold_end,
+            ttl_ms: AtomicU64::new(ttl_ms),
+            longest_ttl_ms: AtomicU64::new(ttl_ms),
+            valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
+            end: AtomicU8::new(0),
+            unanswered: AtomicBool::new(false),
+            converting: AtomicBool::new(false),
+            fence_in_hand: AtomicU64::new(0),
+            due_ns: AtomicU64::new(0),
+            times_jittered: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            is_loss_reported: AtomicBool::new(false),
+            ended: Notify::new(),
+        });
+        client.renewer.schedule(&state);
+        OwnedGrant { state, fence: grant.fence, spare_fences: grant.fences.saturating_sub(1) }
+    }
+
+    /// Whether another task of this client had a lease under the same grant before.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.fence != self.state.fence
+    }
+
+    /// Ends the lease here. The claim stays in the store and belongs to the value returned.
+    pub(crate) fn detach(self, since: Deadline) -> Result<Detached> {
+        let state = &self.state;
+        if !state.end(Loss::Released, Then::Keep) {
+            return Err(state.lost_before());
+        }
+        Ok(Detached::of_lease(state, self.fence, since))
+    }
+
+    /// The owner of what the store made of the claim. The old state ends. `None` if it had ended already: then the claim is
+    /// being withdrawn.
+    ///
+    /// The new grant has no local queue: its options may differ from those of the queue, and it is not passed on.
+    pub(crate) fn converted(self, grant: Grant, to: Share) -> Option<OwnedGrant> {
+        let old = &self.state;
+        let _in_use = old.client.closing.in_use();
+        if !old.end(Loss::Released, Then::Keep) {
+            return None;
+        }
+        let ticket = Ticket { share: to, ..old.ticket.clone() };
+        let request = Request { share: to, ttl: old.ttl(), queue_hash: None, ..(*old.request).clone() };
+        let mut new = OwnedGrant::until(&old.client, Arc::new(request), ticket, grant, old.hold_end);
+        new.state.longest_ttl_ms.fetch_max(old.longest_ttl().as_ms(), Ordering::AcqRel);
+        new.spare_fences = 0;
+        Some(new)
+    }
+
+    /// Gives the claim back to the store.
+    pub(crate) async fn release(self) -> Result<()> {
+        let state = &self.state;
+        let client = &state.client;
+        let _in_use = client.closing.in_use();
+        if !state.end(Loss::Released, Then::Release) {
+            return Err(state.lost_before());
+        }
+        let vacate = Vacate(state);
+        let mut owed = client.cleanup.owe(state.withdrawal(true));
+        let mut call = pin!(client.store.release(&state.ticket));
+        let first = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        // The next local task may ask now: its request follows this one.
+        drop(vacate);
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                owed.list();
+                let enough = state.clock().now().plus(state.ttl().third().min(PATIENCE_MAX));
+                let answer = state.clock().until(enough, call).await;
+                answer.unwrap_or_else(|| Err(client.no_answer()))
+            }
+        };
+        match answer {
+            Ok(Released::Released) => {
+                owed.settle();
+                Ok(())
+            }
+            Ok(Released::NotHeld) => {
+                owed.settle();
+                client.cleanup.confirm_end(state.names().clone(), state.fence);
+                if client.closing.is_closed() {
+                    // Closing the client releases the claim too, and may have done so first.
+                    return Err(state.unknown("release", "the client was closed meanwhile"));
+                }
+                if state.clock().now() >= state.valid_until() {
+                    // The lease was valid when its holder let go. It may have expired before the request arrived.
+                    return Err(state.unknown("release", "it was answered after the deadline"));
+                }
+                state.report_loss(Loss::Deleted, self.fence);
+                Err(state.lost(Loss::Deleted))
+            }
+            Err(error) => Err(state.unknown("release", error)),
+        }
+    }
+}
+
+impl Drop for OwnedGrant {
+    fn drop(&mut self) {
+        if self.state.end(Loss::Released, Then::Withdraw) {
+            return;
+        }
+        // The user has let go of a lease that was taken away: an operator may wait for that.
+        if let Some(Loss::Deleted | Loss::Taken | Loss::Gone) = self.state.end_reason() {
+            self.state.client.cleanup.confirm_end(self.state.names().clone(), self.state.fence);
+        }
+    }
+}
+
+/// Lets the next local task ask for the name, also if the release panics.
+struct Vacate<'a>(&'a LeaseState);
+
+impl Drop for Vacate<'_> {
+    fn drop(&mut self) {
+        self.0.client.queues.vacate(self.0);
+    }
+}

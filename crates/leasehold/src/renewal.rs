@@ -1,0 +1,422 @@
+//! The one task per client that renews its leases (the watchdog).
+//!
+//! A schedule lists every lease under the time at which it next needs attention. The task sleeps until the first of them; leases
+//! that are due for renewal go to the store in batches; leases past their deadline are lost. An error from the store is
+//! *unknown*, not lost: the renewal is tried again until the deadline. A slow batch is sent again, too, while its answer still
+//! counts: a slow store is not a dead one.
+//!
+//! Leases of about the same TTL go together: the time that a batch of long leases may take would be too long for a short one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
+
+use crate::acquire::{LocalQueues, Request};
+use crate::claim::{Renewed, Ticket};
+use crate::clock::{Clock, Deadline};
+use crate::error::Result;
+use crate::event::{Event, Loss};
+use crate::lease::state::LeaseState;
+use crate::loss::Then;
+use crate::store::{Notice, NoticeReceiver, Store};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, spawn};
+use crate::ttl::Ttl;
+
+/// The handle of the renewal task.
+pub(crate) struct Renewer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Clock,
+    /// Renewal times are counted from here, so that they coincide within a client and not between clients.
+    since: Deadline,
+    queues: Arc<LocalQueues>,
+    checks_scheduled: AtomicU64,
+    schedule: Mutex<Schedule>,
+    /// Notified when the schedule has an entry earlier than the task sleeps for.
+    earlier: Notify,
+    /// Set, and `end` notified, when the task has ended.
+    ended: AtomicBool,
+    end: Notify,
+}
+
+/// Invariants:
+/// - a lease is in it at most once, under its `due_ns`; 0 means that it is not in it;
+/// - a lease that has ended is not inserted (its end is set before it is removed).
+struct Schedule {
+    due: BTreeMap<(Deadline, u64), Arc<LeaseState>>,
+    /// Local queues to check.
+    checks: BTreeMap<(Deadline, u64), Arc<Request>>,
+    /// The task is awake by then at the latest.
+    wakes_at: Deadline,
+    closed: bool,
+}
+
+/// The most leases in one renewal.
+const BATCH_MAX: usize = 256;
+/// The most renewals of one class of TTLs under way at once, slow ones apart.
+const BATCHES_MAX: u64 = 2;
+/// Into how many steps the time until a renewal is divided; all that fall into one go together.
+const STEPS: u32 = 100;
+/// How long an answer may take before the batch counts as slow.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+/// For how many times that a slow batch is still listened to.
+const SLOW_FOR: u32 = 12;
+
+impl Renewer {
+    /// Starts the task. It ends when the renewer is closed.
+    pub(crate) fn start(store: Arc<dyn Store>, queues: Arc<LocalQueues>) -> Self {
+        let clock = store.clock().clone();
+        let notices = store.notices();
+        let schedule = Schedule {
+            due: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            wakes_at: Deadline::FAR,
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            since: clock.now(),
+            clock,
+            queues,
+            checks_scheduled: AtomicU64::new(0),
+            schedule: Mutex::new(schedule),
+            earlier: Notify::new(),
+            ended: AtomicBool::new(false),
+            end: Notify::new(),
+        });
+        spawn(work(store, notices, CloseOnDrop(shared.clone())));
+        Renewer { shared }
+    }
+
+    /// Inserts a lease into the schedule, or moves it if its deadline has moved.
+    pub(crate) fn schedule(&self, state: &Arc<LeaseState>) {
+        self.shared.put(state, self.shared.next_attention(state, self.shared.clock.now()));
+    }
+
+    /// Removes a lease from the schedule. Its end is set already.
+    pub(crate) fn forget(&self, state: &LeaseState) {
+        lock(&self.shared.schedule).remove(state);
+    }
+
+    /// Checks a local queue from time to time, as long as it has waiters.
+    pub(crate) fn check_queue(&self, request: &Arc<Request>) {
+        let when = self.shared.clock.now().plus(request.ttl.as_duration());
+        self.shared.check_at(request.clone(), when);
+    }
+
+    /// Ends the task, and declares every lease in the schedule lost.
+    pub(crate) fn close(&self) {
+        self.shared.close();
+    }
+
+    /// Returns when the closed task has ended: from then on it declares no loss.
+    pub(crate) async fn ended(&self) {
+        let mut end = std::pin::pin!(self.shared.end.notified());
+        end.as_mut().enable();
+        if !self.shared.ended.load(Ordering::Acquire) {
+            end.await;
+        }
+    }
+}
+
+impl Drop for Renewer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn put(&self, state: &Arc<LeaseState>, when: Deadline) {
+        let mut schedule = lock(&self.schedule);
+        schedule.remove(state);
+        if schedule.closed {
+            drop(schedule);
+            state.end(Loss::Closed, Then::Withdraw);
+            return;
+        }
+        // The end of a lease is set before it is removed from the schedule, so this check cannot miss it.
+        if state.end_reason().is_some() {
+            return;
+        }
+        state.due_ns.store(when.as_ns(), Ordering::Relaxed);
+        schedule.due.insert((when, state.id), state.clone());
+        self.wake_by(schedule, when);
+    }
+
+    /// Has the leases renewed at once that a notice reports as evicted; all of them if a notice was missed. The notice itself
+    /// proves nothing: the renewal finds out whether a lease is lost.
+    fn heed(&self, notice: Option<Notice>) {
+        let is_meant = |state: &LeaseState| match &notice {
+            Some(Notice::Evicted { name }) => state.names().as_slice().contains(name),
+            Some(_) => false,
+            None => true,
+        };
+        let scheduled: Vec<Arc<LeaseState>> = lock(&self.schedule).due.values().cloned().collect();
+        let now = self.clock.now();
+        for state in scheduled.iter().filter(|state| state.request.renews && is_meant(state)) {
+            self.put(state, now);
+        }
+    }
+
+    fn check_at(&self, request: Arc<Request>, when: Deadline) {
+        let number = self.checks_scheduled.fetch_add(1, Ordering::Relaxed);
+        let mut schedule = lock(&self.schedule);
+        if !schedule.closed {
+            schedule.checks.insert((when, number), request);
+            self.wake_by(schedule, when);
+        }
+    }
+
+    fn wake_by(&self, mut schedule: MutexGuard<'_, Schedule>, when: Deadline) {
+        if when < schedule.wakes_at {
+            schedule.wakes_at = when;
+            drop(schedule);
+            self.earlier.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        let scheduled = {
+            let mut schedule = lock(&self.schedule);
+            schedule.closed = true;
+            schedule.checks.clear();
+            schedule.due.values().for_each(|state| state.due_ns.store(0, Ordering::Relaxed));
+            std::mem::take(&mut schedule.due)
+        };
+        self.earlier.notify_one();
+        for state in scheduled.into_values() {
+            state.end(Loss::Closed, Then::Withdraw);
+        }
+    }
+
+    /// Removes and returns what is due by now; `None` when closed.
+    fn take_due(&self) -> Option<(Vec<Arc<LeaseState>>, Vec<Arc<Request>>)> {
+        let mut schedule = lock(&self.schedule);
+        if schedule.closed {
+            return None;
+        }
+        let first_later = (self.clock.now().plus(Duration::from_nanos(1)), 0);
+        let later = schedule.due.split_off(&first_later);
+        let due = std::mem::replace(&mut schedule.due, later);
+        due.values().for_each(|state| state.due_ns.store(0, Ordering::Relaxed));
+        let later = schedule.checks.split_off(&first_later);
+        let checks = std::mem::replace(&mut schedule.checks, later);
+        Some((due.into_values().collect(), checks.into_values().collect()))
+    }
+
+    /// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
+    /// the deadline, if the lease is not renewed. A little earlier if it can then go together with others: a wake-up costs
+    /// more than a renewal.
+    fn next_attention(&self, state: &LeaseState, now: Deadline) -> Deadline {
+        let deadline = state.valid_until();
+        if !state.request.renews {
+            return deadline;
+        }
+        let ttl = state.ttl();
+        let third = jittered(ttl.third(), state);
+        // A deadline that is capped by `max_hold` counts from no request. The lease is renewed all the same, to find an eviction.
+        let sent = if state.is_capped() { now } else { deadline.minus(ttl.validity()) };
+        let due = sent.plus(third).min(now.plus(third)).min(deadline);
+        let step = (ttl.third() / STEPS).as_nanos().max(1) as u64;
+        due.minus(Duration::from_nanos(due.since(self.since).as_nanos() as u64 % step))
+    }
+
+    /// When to wake next. If the lease that asked for this time has ended, the task wakes all the same: one useless wake-up is
+    /// cheaper than a notification for each lease that comes and goes until then.
+    fn wakes_at(&self) -> Deadline {
+        let mut schedule = lock(&self.schedule);
+        let lease = schedule.due.first_key_value().map(|((when, _), _)| *when);
+        let check = schedule.checks.first_key_value().map(|((when, _), _)| *when);
+        let next = lease.into_iter().chain(check).min().unwrap_or(Deadline::FAR);
+        if next < schedule.wakes_at || schedule.wakes_at <= self.clock.now() {
+            schedule.wakes_at = next;
+        }
+        schedule.wakes_at
+    }
+}
+
+impl Schedule {
+    fn remove(&mut self, state: &LeaseState) {
+        let due_ns = state.due_ns.swap(0, Ordering::Relaxed);
+        if due_ns != 0 {
+            self.due.remove(&(Deadline::from_ns(due_ns), state.id));
+        }
+    }
+}
+
+/// When the task ends, also because its runtime shuts down, no lease is renewed any more: their holders must learn it now.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+        self.0.ended.store(true, Ordering::Release);
+        self.0.end.notify_waiters();
+    }
+}
+
+async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_on_drop: CloseOnDrop) {
+    let shared = &*close_on_drop.0;
+    let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
+    let mut under_way = FuturesUnordered::new();
+    while let Some((due, checks)) = shared.take_due() {
+        for request in checks {
+            if let Some(when) = shared.queues.check(&request, shared.clock.now()) {
+                shared.check_at(request, when);
+            }
+        }
+        for state in due {
+            if state.loss().is_some() {
+                continue;
+            }
+            // From here until the answer it is scheduled for its deadline.
+            shared.put(&state, state.valid_until());
+            if state.request.renews {
+                let class = state.ttl().as_ms().ilog2();
+                classes.entry(class).or_default().to_renew.push_back(state);
+            }
+        }
+        for class in classes.values_mut() {
+            while class.under_way.load(Ordering::Relaxed) < BATCHES_MAX && !class.to_renew.is_empty() {
+                let slot = Slot::take(shared, class);
+                let batch = class.to_renew.drain(..class.to_renew.len().min(BATCH_MAX)).collect();
+                under_way.push(renew(shared, &*store, batch, slot));
+            }
+        }
+        classes.retain(|_, class| !class.to_renew.is_empty() || class.under_way.load(Ordering::Relaxed) > 0);
+        let wakes_at = shared.wakes_at();
+        tokio::select! {
+            biased;
+            Some(()) = under_way.next() => {}
+            () = shared.earlier.notified() => {}
+            notice = next_notice(&mut notices) => shared.heed(notice),
+            () = shared.clock.sleep_until(wakes_at) => {}
+        }
+    }
+}
+
+async fn next_notice(notices: &mut Option<NoticeReceiver>) -> Option<Notice> {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Leases whose TTLs are within a factor of two.
+#[derive(Default)]
+struct Class {
+    to_renew: VecDeque<Arc<LeaseState>>,
+    under_way: Arc<AtomicU64>,
+}
+
+/// The place of a batch among those of its class. When it is dropped, the task checks what else there is to send.
+struct Slot<'a> {
+    shared: &'a Shared,
+    under_way: Arc<AtomicU64>,
+}
+
+impl<'a> Slot<'a> {
+    fn take(shared: &'a Shared, class: &Class) -> Self {
+        class.under_way.fetch_add(1, Ordering::Relaxed);
+        Slot { shared, under_way: class.under_way.clone() }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.shared.earlier.notify_one();
+    }
+}
+
+/// Renews one batch, and schedules each of its leases again.
+async fn renew(shared: &Shared, store: &dyn Store, batch: Vec<Arc<LeaseState>>, slot: Slot<'_>) {
+    let (batch, waiting): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .filter(|state| state.loss().is_none())
+        .partition(|state| state.is_in_hand() && !state.is_converting());
+    for state in waiting {
+        shared.put(&state, try_again_at(&state, shared.clock.now()));
+    }
+    let Some(shortest) = batch.iter().map(|state| state.ttl()).min() else { return };
+    let due: Vec<(Ticket, Ttl)> = batch.iter().map(|state| state.to_renew()).collect();
+    // A sixth of the TTL leaves time to try again several times before the deadline.
+    let patience = (shortest.as_duration() / 6).min(PATIENCE_MAX);
+    let slow_from = shared.clock.now().plus(patience);
+    let mut call = store.renew(&due);
+    if let Some(answers) = shared.clock.until(slow_from, &mut call).await {
+        let mut answers = answers.into_iter();
+        for state in &batch {
+            settle(shared, state, answers.next().unwrap_or_else(|| Err(state.client.no_answer())));
+        }
+        return;
+    }
+    for state in &batch {
+        settle(shared, state, Err(state.client.no_answer()));
+    }
+    drop(slot);
+    // A slow store is not a dead one: the answer counts as long as it comes before some deadline. But not for ever, or
+    // calls that hang would pile up.
+    let give_up = slow_from.plus(patience * SLOW_FOR);
+    loop {
+        let deadlines =
+            batch.iter().filter(|state| state.end_reason().is_none()).map(|state| state.valid_until());
+        let Some(last) = deadlines.max().map(|last| last.min(give_up)) else { return };
+        if shared.clock.now() >= last {
+            return;
+        }
+        // Meanwhile another answer may have moved the deadlines on.
+        let Some(answers) = shared.clock.until(last, &mut call).await else { continue };
+        for (state, answer) in batch.iter().zip(answers) {
+            if answer.is_ok() {
+                settle(shared, state, answer);
+            }
+        }
+        return;
+    }
+}
+
+fn settle(shared: &Shared, state: &Arc<LeaseState>, answer: Result<Renewed>) {
+    // An answer that comes after the deadline comes too late.
+    if state.loss().is_some() {
+        return;
+    }
+    match answer {
+        Ok(answer) => {
+            state.renewed(answer);
+            // Not at once, however late the answer came: the answer to a later renewal may be on its way.
+            let now = shared.clock.now();
+            shared.put(state, shared.next_attention(state, now).max(try_again_at(state, now)));
+        }
+        Err(error) => {
+            state.client.events.emit(Event::RenewalFailed {
+                names: state.names().clone(),
+                fence: state.fence_shown(),
+                why: error.to_string(),
+                tries: state.count_failure(),
+                remaining: state.remaining(shared.clock.now()),
+            });
+            shared.put(state, try_again_at(state, shared.clock.now()));
+        }
+    }
+}
+
+/// Soon, and in any case before the deadline.
+fn try_again_at(state: &LeaseState, now: Deadline) -> Deadline {
+    let pause = (state.ttl().as_duration() / 20).min(Duration::from_secs(1));
+    now.plus(jittered(pause, state)).min(state.valid_until())
+}
+
+/// ± 10 %, different for each lease and each time, without a random source: the same run gives the same times, and
+/// 100,000 leases taken together still spread out.
+fn jittered(duration: Duration, state: &LeaseState) -> Duration {
+    let times = state.times_jittered.fetch_add(1, Ordering::Relaxed);
+    let mut x = state.fence.get() ^ times.rotate_left(32);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let per_mille = 900 + ((x ^ (x >> 31)) % 201) as u32;
+    duration * per_mille / 1_000
+}
