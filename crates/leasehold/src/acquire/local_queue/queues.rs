@@ -66,7 +66,7 @@ enum Head {
 
 enum AskedRequest {
     NotMade,
-    /// The head polls it now.
+    /// The head makes or polls it now, outside of the lock. It does not lose its place meanwhile.
     Polling,
     Made(PendingAcquire),
 }
@@ -139,9 +139,9 @@ impl LocalQueues {
         Turn::Ask { pending: None, waiters: 0 }
     }
 
-    /// A head that has to make a request.
+    /// A head that makes a request, and polls it, now.
     fn asking(&self, id: u64) -> Head {
-        Head::Asking { id, polled_at: self.clock.now(), waker: None, request: AskedRequest::NotMade }
+        Head::Asking { id, polled_at: self.clock.now(), waker: None, request: AskedRequest::Polling }
     }
 
     /// The refusal of a task that does not wait for a lease of this client.
