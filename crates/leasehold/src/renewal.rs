@@ -66,6 +66,12 @@ const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// For how many times that a slow batch is still listened to.
 const SLOW_FOR: u32 = 12;
 
+/// What needs attention now.
+struct Due {
+    leases: Vec<Arc<LeaseState>>,
+    checks: Vec<Arc<Request>>,
+}
+
 impl Renewer {
     /// Starts the task. It ends when the renewer is closed.
     pub(crate) fn start(store: Arc<dyn Store>, queues: Arc<LocalQueues>) -> Self {
@@ -193,7 +199,7 @@ impl Shared {
     }
 
     /// Removes and returns what is due by now; `None` when closed.
-    fn take_due(&self) -> Option<(Vec<Arc<LeaseState>>, Vec<Arc<Request>>)> {
+    fn take_due(&self) -> Option<Due> {
         let mut schedule = lock(&self.schedule);
         if schedule.closed {
             return None;
@@ -204,7 +210,7 @@ impl Shared {
         due.values().for_each(|state| state.due_ns.store(0, Ordering::Relaxed));
         let later = schedule.checks.split_off(&first_later);
         let checks = std::mem::replace(&mut schedule.checks, later);
-        Some((due.into_values().collect(), checks.into_values().collect()))
+        Some(Due { leases: due.into_values().collect(), checks: checks.into_values().collect() })
     }
 
     /// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
@@ -262,13 +268,13 @@ async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_
     let shared = &*close_on_drop.0;
     let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
     let mut under_way = FuturesUnordered::new();
-    while let Some((due, checks)) = shared.take_due() {
+    while let Some(Due { leases, checks }) = shared.take_due() {
         for request in checks {
             if let Some(when) = shared.queues.check(&request, shared.clock.now()) {
                 shared.check_at(request, when);
             }
         }
-        for state in due {
+        for state in leases {
             if state.loss().is_some() {
                 continue;
             }
