@@ -82,10 +82,9 @@ fn the_hook_hears_everything_in_order() {
         "acquired",
         "busy",
         "released",
-        // Each grant serves two: a block of two fences.
-        "passed",
-        "released",
         "acquired",
+        "released",
+        "passed",
         "released",
         "passed",
         "released",

@@ -234,11 +234,10 @@ fn characters_that_change_the_direction_of_text_are_refused_and_those_of_others_
 fn at_the_fence_limit_a_lock_is_refused_and_nothing_is_left() {
     paused_runtime().block_on(async {
         let store = std::sync::Arc::new(leasehold::store::memory::Memory::new(Clock::tokio()));
-        // A mutex asks for a block of two fences.
-        store.preset_last_fence(Fence::MAX - 2);
+        store.preset_last_fence(Fence::MAX - 1);
         let locks = client(&store, "a");
         let last = locks.mutex("x").lock().await.unwrap();
-        assert_eq!(last.fence().get(), Fence::MAX - 1);
+        assert_eq!(last.fence().get(), Fence::MAX);
         last.release().await.unwrap();
         let error = locks.mutex("x").lock().await.unwrap_err();
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");

@@ -167,14 +167,17 @@ async fn a_lease_passed_to_a_task_that_is_never_polled_again_ends_with_its_ttl()
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = b.mutex("x").lock().await.unwrap();
     let mutex = a.mutex("x");
-    let (mut first, mut stuck) = (Box::pin(mutex.lock()), Box::pin(mutex.lock()));
-    for future in [&mut first, &mut stuck] {
+    let (mut first, mut second, mut stuck) =
+        (Box::pin(mutex.lock()), Box::pin(mutex.lock()), Box::pin(mutex.lock()));
+    for future in [&mut first, &mut second, &mut stuck] {
         let polled = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
         assert!(polled.is_pending());
     }
     held.release().await.unwrap();
     first.await.unwrap().release().await.unwrap();
-    assert_eq!(store.acquires.load(Ordering::SeqCst), 2, "passed on without a request");
+    // The second asks with one in line behind it, so its grant has a fence to pass on.
+    second.await.unwrap().release().await.unwrap();
+    assert_eq!(store.acquires.load(Ordering::SeqCst), 3, "passed on without a request");
     // `stuck` has it now, and nobody polls it. Others get it after a TTL at most.
     let start = tokio::time::Instant::now();
     b.mutex("x").lock().await.unwrap().release().await.unwrap();
@@ -213,8 +216,7 @@ async fn different_ttls_do_not_share_a_grant() {
 
 /// Two tasks in line behind a holder: what the first gets is passed to the second, if it can be.
 async fn one_after_the_other(locks: &Locks, first: Lock, second: Lock) -> Lease {
-    // In a queue of its own, so that it is not passed to the second.
-    let held = locks.mutex("x").owner("holder").lock().await.unwrap();
+    let held = locks.mutex("x").lock().await.unwrap();
     let first = tokio::spawn(first.lock());
     tokio::time::sleep(ms(1)).await;
     let second = tokio::spawn(second.lock());

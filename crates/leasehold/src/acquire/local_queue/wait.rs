@@ -13,8 +13,6 @@ use crate::lease::state::OwnedGrant;
 use crate::locks::{ANSWER_MAX, Client};
 use crate::sync::Arc;
 
-/// The fewest fences asked for with one grant: two tasks that alternate pass the lease locally.
-const BLOCK_MIN: usize = 2;
 /// The most fences asked for with one grant, and so the most tasks served under it.
 const BLOCK_MAX: usize = 16;
 
@@ -44,9 +42,12 @@ impl<'a> LocalWait<'a> {
     }
 
     /// The request of the queue. It waits for ever: the place in the store's queue outlives the wait of each task.
-    fn ask(&self, waiters: usize) -> Result<PendingAcquire> {
+    ///
+    /// It asks for one fence for itself and one for each waiter. A task that had to wait for its turn asks for two at least:
+    /// the task it waited for is likely to come back, and two tasks that alternate pass the lease locally.
+    fn ask(&self, had_to_wait: bool, waiters: usize) -> Result<PendingAcquire> {
         let wait = if self.waits() { Wait::Forever } else { Wait::Never };
-        let fences = (waiters + 1).clamp(BLOCK_MIN, BLOCK_MAX) as u16;
+        let fences = (1 + waiters.max(had_to_wait.into())).min(BLOCK_MAX) as u16;
         Ok(PendingAcquire::new(self.client, self.request, self.request.claim(wait, fences, false)?))
     }
 
@@ -54,6 +55,7 @@ impl<'a> LocalWait<'a> {
         let (client, request) = (self.client, self.request);
         let queues = &client.queues;
         loop {
+            let had_to_wait = self.id.is_some();
             let turn = match self.id {
                 None => queues.enter(request, self.waits(), cx.waker(), &mut self.id),
                 Some(id) => queues.look(request, id, cx.waker()),
@@ -65,7 +67,7 @@ impl<'a> LocalWait<'a> {
                     return Poll::Pending;
                 }
                 Turn::Ask { pending, waiters } => {
-                    let pending = pending.map_or_else(|| self.ask(waiters), Ok);
+                    let pending = pending.map_or_else(|| self.ask(had_to_wait, waiters), Ok);
                     return self.poll_pending(pending?, cx);
                 }
                 // It enters again, at the end of the queue.
