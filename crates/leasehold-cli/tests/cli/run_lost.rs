@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 use crate::common::{Home, Running, lives, until};
 use rustix::process::Signal;
 
-/// A command that does not want to end, and what it started: (itself, a child, one in another session).
+/// A command that ignores TERM, and what it starts: (itself, a child, one in another session). Each writes the
+/// time into `beats` again and again, for as long as it lives.
 fn stubborn(home: &Home) -> String {
-    home.script(
-        "stubborn",
+    let beat = home.script(
+        "beat",
         "trap '' TERM
-        sh -c 'trap \"\" TERM; sleep 1000; sleep 1000' & echo $!
-        setsid sh -c 'trap \"\" TERM; sleep 1000; sleep 1000' & echo $!
-        echo $$
-        sleep 1000; sleep 1000",
-    )
+        while :; do read -r now rest < /proc/uptime; echo \"$now\" >> beats; sleep 0.02; done",
+    );
+    home.script("stubborn", &format!("{beat} & echo $!\nsetsid {beat} & echo $!\necho $$\nexec {beat}"))
 }
 
 /// A program that writes down what it is told.
@@ -46,10 +45,20 @@ fn start(home: &Home) -> (Running, Vec<i32>) {
     (running, pids)
 }
 
-/// When the last of them is dead.
-fn all_dead(pids: &[i32]) -> Instant {
+/// Waits until all are dead, and checks that none of them ran at the deadline. What they wrote is what counts:
+/// this process may look late.
+fn all_died_before(deadline: Instant, pids: &[i32], home: &Home) {
     until(|| pids.iter().all(|pid| !lives(*pid)), "everything to be dead");
-    Instant::now()
+    let since_boot = |time: rustix::time::Timespec| time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
+    let past_deadline = Instant::now().duration_since(deadline).as_secs_f64();
+    let now = since_boot(rustix::time::clock_gettime(rustix::time::ClockId::Boottime));
+    let beats = home.read("beats");
+    let last = beats.lines().filter_map(|beat| beat.parse::<f64>().ok()).fold(0.0, f64::max);
+    assert!(
+        last > 0.0 && last < now - past_deadline,
+        "it ran {} s after the deadline",
+        last - now + past_deadline
+    );
 }
 
 fn fence(home: &Home) -> String {
@@ -68,8 +77,7 @@ fn a_lease_deleted_from_the_store_ends_the_command_before_its_deadline() {
     let db = rusqlite::Connection::open(home.store().join("locks.db")).unwrap();
     db.busy_timeout(Duration::from_secs(5)).unwrap();
     assert_eq!(db.execute("DELETE FROM holding", []).unwrap(), 1);
-    let dead = all_dead(&pids);
-    assert!(dead < deadline, "{:?} after the deadline", dead - deadline);
+    all_died_before(deadline, &pids, &home);
     let (code, _, told) = running.end();
     assert_eq!(code, 79, "{told}");
     assert!(told.contains("the lease on `x` was lost: it was deleted or evicted from the store"), "{told}");
@@ -99,8 +107,7 @@ fn a_store_that_hangs_ends_the_command_before_its_deadline() {
     let gate = File::options().write(true).open(home.store().join("gate")).unwrap();
     gate.lock().unwrap();
     let latest = Instant::now() + Duration::from_secs(4);
-    let dead = all_dead(&pids);
-    assert!(dead < latest, "{:?} after the deadline", dead - latest);
+    all_died_before(latest, &pids, &home);
     let (code, _, told) = running.end();
     drop(gate);
     assert_eq!(code, 79, "{told}");
