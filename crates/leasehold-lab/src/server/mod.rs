@@ -278,13 +278,14 @@ impl Life {
     }
 }
 
-/// A directory that is removed when it is dropped. Not below cargo's: the path of a socket is 107 bytes long at most.
+/// A directory in memory, that is removed when it is dropped: no server waits for the disk. Not below cargo's: the
+/// path of a socket is 107 bytes long at most.
 #[derive(Debug)]
 pub(crate) struct Home(pub(crate) PathBuf);
 
 impl Home {
     pub(crate) fn new() -> io::Result<Self> {
-        let temporary = std::env::temp_dir();
+        let temporary = Path::new("/dev/shm");
         for number in 0.. {
             let path = temporary.join(format!("leasehold-lab-{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
