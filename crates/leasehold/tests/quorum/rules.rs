@@ -68,11 +68,13 @@ async fn one_of_three_forgets(forget: impl Fn(&Server)) {
             Ok(Some(second)) => {
                 assert!(!is_first_valid, "two holders: {} and {}", held.fence(), second.fence())
             }
+            // Two nodes that `a` did not reach earn their votes a little later than those that it waited for.
+            Err(Error::Quorum { .. }) => {}
             Err(error) => panic!("{error}"),
         }
         tokio::time::sleep(ms(20)).await;
     }
-    assert!(refused > 0);
+    assert!(refused > 0, "no try found the lock held, with votes of the two nodes that `a` did not reach");
     // And it is not shut out for good: five nodes vote again.
     let first = held.fence();
     let second = b.mutex("x").ttl(secs(2)).wait(secs(30)).lock().await.unwrap();

@@ -21,7 +21,7 @@ impl Subject for OnServer {
     }
 
     fn ttl(&self) -> std::time::Duration {
-        ms(3_000)
+        ms(6_000)
     }
 }
 
@@ -35,13 +35,13 @@ impl Subject for WithoutScripts {
     }
 
     fn ttl(&self) -> std::time::Duration {
-        ms(3_000)
+        ms(6_000)
     }
 }
 
 async fn every_case_holds_on(kind: Kind) {
     let server = Server::start(kind).unwrap();
-    every_case_holds(OnServer(format!("{}?timeout=150", server.url()))).await;
+    every_case_holds(OnServer(format!("{}?timeout=500", server.url()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +65,7 @@ fn need_scripts() -> Vec<&'static str> {
 async fn every_case_holds_without_scripts_on(kind: Kind) {
     let server = Server::start(kind).unwrap();
     let skipped =
-        every_case_it_can_holds(WithoutScripts(format!("{}?timeout=150&scripts=off", server.url()))).await;
+        every_case_it_can_holds(WithoutScripts(format!("{}?timeout=500&scripts=off", server.url()))).await;
     assert_eq!(skipped, need_scripts());
     let calls = server.calls().unwrap();
     assert!(!calls.keys().any(|command| command.starts_with("eval")), "{calls:?}");

@@ -29,11 +29,11 @@ struct OnServer(String);
 impl Subject for OnServer {
     async fn open(&self) -> Arc<dyn Store> {
         let wire = connection(&self.0).await;
-        Arc::new(opened(|| Redis::with_connection(wire.clone(), "timeout=150")).await)
+        Arc::new(opened(|| Redis::with_connection(wire.clone(), "timeout=500")).await)
     }
 
     fn ttl(&self) -> std::time::Duration {
-        ms(3_000)
+        ms(6_000)
     }
 }
 

@@ -25,7 +25,7 @@ impl Subject for OnServer {
     }
 
     fn ttl(&self) -> std::time::Duration {
-        ms(3_000)
+        ms(6_000)
     }
 }
 
@@ -58,7 +58,7 @@ async fn is_untrusted(url: &str, words: &str) {
 async fn every_case_holds_over_tls() {
     let authority = Authority::new().unwrap();
     let server = start(authority.server(&["127.0.0.1"]).unwrap());
-    every_case_holds(OnServer(format!("{}&timeout=150", url("127.0.0.1", &server, &authority)))).await;
+    every_case_holds(OnServer(format!("{}&timeout=500", url("127.0.0.1", &server, &authority)))).await;
 }
 
 #[tokio::test]
