@@ -161,12 +161,15 @@ impl Fleet {
         });
         let found: Vec<(&Value, i64)> = found.collect();
         let count = |value: &Value| found.iter().filter(|(other, _)| *other == value).count();
-        let Some((most, _)) = found.iter().max_by_key(|(value, _)| count(value)) else {
+        let most = found.iter().map(|(value, _)| *value).max_by_key(|value| count(value));
+        // As in `status`: what only a minority has is the rest of a release or of a failed claim. The scripts removed it.
+        let silent = self.nodes.len() - answers.len();
+        let Some(most) = most.filter(|value| count(value) + silent >= self.quorum()) else {
             return Ok(Evicted { holders: Vec::new() });
         };
         // The longest that any node would have kept it: its holder believes in it for no longer.
-        let left = found.iter().filter(|(value, _)| value == most).map(|(_, left)| *left).max();
-        Ok(Evicted { holders: holders(&[(*most).clone(), Value::Int(left.unwrap_or(0))]) })
+        let left = found.iter().filter(|(value, _)| *value == most).map(|(_, left)| *left).max();
+        Ok(Evicted { holders: holders(&[most.clone(), Value::Int(left.unwrap_or(0))]) })
     }
 
     /// Tells all clients that the work under an evicted lease has ended. One node that passes it on is enough.
