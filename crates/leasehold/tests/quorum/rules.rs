@@ -403,6 +403,54 @@ async fn a_slow_node_costs_nothing_and_three_of_them_cost_the_lock_and_nothing_e
     }
 }
 
+/// Node 3 joins after the claims were made, is given up when it answers none of them, and cannot be reached again. The claims
+/// fail when node 4, which joins later, has not answered either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_claim_is_released_over_the_connection_on_which_a_joining_node_received_it() {
+    let fleet = Fleet::behind_proxies(5);
+    let earlier = fleet.client("earlier", CALM).await;
+    // Then every node knows the scripts.
+    let lease = earlier.mutex("x").lock().await.unwrap();
+    until("held everywhere", secs(10), || fleet.count("lock:x") == 5).await;
+    lease.release().await.unwrap();
+    until("released everywhere", secs(10), || fleet.count("lock:x") == 0).await;
+    // Longer than a request may take, and shorter than a step of connecting may take.
+    fleet.proxies[3].set(Toward::Server, Flow::Delay(ms(150)));
+    fleet.proxies[4].set(Toward::Server, Flow::Delay(ms(300)));
+    let locks = fleet.client("a", "quarantine=off&timeout=100").await;
+    assert!(
+        fleet.proxies[3].until(secs(10), |counts| counts.connections == 2),
+        "{:?}",
+        fleet.proxies[3].counts()
+    );
+    fleet.proxies[3].refuse().unwrap();
+    fleet.proxies[1].set(Toward::Server, Flow::Swallow);
+    fleet.proxies[2].set(Toward::Server, Flow::Swallow);
+    let mutex = |name: &str| locks.mutex(name).ttl(secs(60));
+    let (y, z) = (mutex("y"), mutex("z"));
+    let claims = async { tokio::join!(y.try_lock(), z.try_lock()) };
+    let arrival = until("the claims arrive", secs(30), || fleet.values("lock:y")[3].is_some());
+    let ((y, z), ()) = tokio::join!(claims, arrival);
+    assert!(y.is_err() && z.is_err(), "{y:?}, {z:?}");
+    for name in ["lock:y", "lock:z"] {
+        until(name, secs(20), || fleet.values(name)[3].is_none()).await;
+    }
+}
+
+/// The answer that the node does not know the script arrives too late to send the text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_claim_is_released_on_a_node_that_does_not_know_the_script_and_answers_late() {
+    let fleet = Fleet::behind_proxies(3);
+    let locks = fleet.client("a", "quarantine=off&timeout=500").await;
+    let held = locks.mutex("x").ttl(secs(60)).lock().await.unwrap();
+    until("the claim is on every node", secs(10), || fleet.count("lock:x") == 3).await;
+    fleet.proxies[1].set(Toward::Server, Flow::Swallow);
+    fleet.proxies[2].set(Toward::Client, Flow::Swallow);
+    locks.mutex("y").ttl(secs(60)).try_lock().await.unwrap_err();
+    until("released", secs(20), || fleet.values("lock:y")[2].is_none()).await;
+    drop(held);
+}
+
 /// A release returns at the majority; the value may stay on a minority for a moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_release_reports_no_holder_that_only_a_minority_of_nodes_has() {

@@ -51,7 +51,7 @@ use crate::ttl::Ttl;
 use calls::Calls;
 pub(crate) use doctor::examine;
 use ledger::Ledger;
-use node::{Node, Request};
+use node::{Form, Node, Request};
 use round::Place;
 pub use settings::Builder;
 use settings::Settings;
@@ -281,7 +281,7 @@ impl Fleet {
         let Settings { skew, .. } = self.settings;
         let remembered = self.settings.remembered();
         let rules = [time, skew.as_micros().to_string(), remembered.as_micros().to_string()];
-        Request { script, keys, args: rules.into_iter().chain(args).collect() }
+        Request { script, keys, args: rules.into_iter().chain(args).collect(), form: Form::Digest }
     }
 
     fn greeting(&self) -> Request {

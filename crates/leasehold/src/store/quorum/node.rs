@@ -28,6 +28,16 @@ pub(super) struct Request {
     pub(super) script: &'static LazyLock<Script>,
     pub(super) keys: Vec<String>,
     pub(super) args: Vec<String>,
+    pub(super) form: Form,
+}
+
+/// How a script is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// By its digest. The text follows when the node answers that it does not know the script.
+    Digest,
+    /// By its text: for a node whose answers may come too late to send the text.
+    Text,
 }
 
 /// What a node answered.
@@ -99,12 +109,19 @@ impl Node {
 
     /// Asks it over this connection, and no other. It is asked for certain once this has been polled.
     pub(super) async fn ask(&self, session: &Session, request: &Request, sent: Deadline) -> Answer {
+        self.ask_by(request.form, session, request, sent).await
+    }
+
+    async fn ask_by(&self, form: Form, session: &Session, request: &Request, sent: Deadline) -> Answer {
         let write = |to: &mut Cmd| {
             to.arg(request.keys.len() + 1).arg(&self.memory).arg(&request.keys);
             to.arg(&session.run_id).arg(&request.args);
         };
-        let value =
-            self.link.run(session, request.script, write).await.map_err(|error| self.silence(error))?;
+        let value = match form {
+            Form::Digest => self.link.run(session, request.script, write).await,
+            Form::Text => self.link.run_by_text(session, request.script, write).await,
+        };
+        let value = value.map_err(|error| self.silence(error))?;
         let received = self.clock.now();
         let odd = || NodeSaid::NoAnswer { why: "its answer makes no sense".to_owned() };
         let Value::Array(values) = value else { return Err(odd()) };
@@ -208,7 +225,7 @@ impl Node {
                 return true;
             };
             // What it refuses once it refuses again.
-            let answer = self.ask(&session, &debt.request, self.clock.now()).await;
+            let answer = self.ask_by(Form::Text, &session, &debt.request, self.clock.now()).await;
             if matches!(answer, Err(said) if !matches!(said, NodeSaid::Refused { .. })) {
                 lock(&self.owed).push_front(debt);
                 return false;

@@ -1,5 +1,6 @@
 //! All nodes at once: one request to each, and their answers as they come.
 
+use std::collections::BTreeMap;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -30,7 +31,19 @@ pub(super) struct Asked {
     pub(super) over: Sessions,
 }
 
-pub(super) type Sessions = Vec<(Place, Arc<Session>)>;
+/// The connection over which each node was asked. A node that was still joining is added when it is asked.
+#[derive(Clone, Default)]
+pub(super) struct Sessions(Arc<Mutex<BTreeMap<Place, Arc<Session>>>>);
+
+impl Sessions {
+    fn add(&self, place: Place, session: &Arc<Session>) {
+        lock(&self.0).insert(place, session.clone());
+    }
+
+    fn of(&self, place: Place) -> Option<Arc<Session>> {
+        lock(&self.0).get(&place).cloned()
+    }
+}
 
 impl Asked {
     pub(super) async fn next(&mut self) -> Option<(Place, Answer)> {
@@ -80,7 +93,7 @@ pub(super) fn ask<'a>(
     request: Request,
     sent: Deadline,
 ) -> (Arc<Request>, Asked) {
-    ask_after(&Vec::new(), nodes, request, sent)
+    ask_after(&Sessions::default(), nodes, request, sent)
 }
 
 /// Asks these nodes. When this returns, every request that can be sent is on its way, in front of all that is asked later;
@@ -98,25 +111,28 @@ pub(super) fn ask_after<'a>(
     let request = Arc::new(request);
     let (sender, answers) = unbounded_channel();
     let voters: Arc<Voters> = Arc::default();
-    let mut over: Sessions = Vec::new();
+    let over = Sessions::default();
     let mut under_way: Answers = FuturesUnordered::new();
     for (place, node) in nodes {
-        let earlier = || before.iter().find(|(other, _)| *other == place).map(|(_, session)| session.clone());
         let (node, request, voters) = (node.clone(), request.clone(), voters.clone());
         if node.is_joining() {
+            let over = over.clone();
             under_way.push(Box::pin(async move {
                 let session = node.first_session().await.and_then(|session| voters.admit(session, &node));
                 match session {
-                    Ok(session) => (place, node.ask(&session, &request, sent).await),
+                    Ok(session) => {
+                        over.add(place, &session);
+                        (place, node.ask(&session, &request, sent).await)
+                    }
                     Err(said) => (place, Err(said)),
                 }
             }));
             continue;
         }
-        let session = node.session().or_else(|said| earlier().ok_or(said));
+        let session = node.session().or_else(|said| before.of(place).ok_or(said));
         match session.and_then(|session| voters.admit(session, &node)) {
             Ok(session) => {
-                over.push((place, session.clone()));
+                over.add(place, &session);
                 under_way.push(Box::pin(async move { (place, node.ask(&session, &request, sent).await) }));
             }
             Err(said) => drop(sender.send((place, Err(said)))),

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use super::ledger::Page;
-use super::node::{Answer, Owed, Request};
+use super::node::{Answer, Form, Owed, Request};
 use super::round::{self, Asked, Place, Sessions};
 use super::{Fleet, only, script};
 use crate::claim::{Acquired, Busy, Claim, Grant, Released, Ticket};
@@ -73,7 +73,7 @@ impl Fleet {
         if in_line && !matches!(answer, Ok(Acquired::Granted(_))) {
             // Nobody is to be told of what it does not wait for any more.
             let page = self.ledger.of(&claim.ticket.token);
-            self.give_back(&claim.ticket.token, name, page, true, &Vec::new()).settled_by_quorum(self).await;
+            self.give_back(&claim.ticket.token, name, page, Return::Final).settled_by_quorum(self).await;
         }
         answer
     }
@@ -146,14 +146,14 @@ impl Fleet {
     ) -> Result<Grant, Setback> {
         let (token, ttl) = (&claim.ticket.token, claim.ttl);
         let mut votes = Votes::none(self.nodes.len());
-        let mut over = Sessions::new();
+        let mut over = Sessions::default();
         for _ in 0..ROUNDS_MAX {
             let sent = self.clock.now();
             self.ledger.proposed(token, fence, since.is_some(), sent, self.gone_by(sent, ttl));
             let proposal = self.proposal(claim, name, fence, since);
             let (_, mut asked) = round::ask(self.everybody(), proposal, sent);
             votes = Votes::none(self.nodes.len());
-            over.clone_from(&asked.over);
+            over = asked.over.clone();
             while let Some((place, answer)) = asked.next().await {
                 votes.0[place] = Some(self.vote(answer, fence));
                 if votes.yes() >= self.quorum() {
@@ -190,7 +190,9 @@ impl Fleet {
         // Everywhere, also where the answer was no or never came; unless nobody can have anything of it.
         if votes.0.iter().any(|vote| vote.as_ref().is_none_or(Vote::may_be_yes)) {
             let page = self.ledger.of(token);
-            self.give_back(token, name, page, false, &over).settled(votes.answered()).await;
+            let answered = votes.answered();
+            let form = if answered.len() == self.nodes.len() { Form::Digest } else { Form::Text };
+            self.give_back(token, name, page, Return::Failed { over: &over, form }).settled(answered).await;
         }
         Err(self.setback(votes, fence, ttl))
     }
@@ -315,7 +317,7 @@ impl Fleet {
     pub(super) async fn release(self: &Arc<Self>, ticket: &Ticket) -> Result<Released> {
         let name = only(ticket)?;
         let page = self.ledger.release(&ticket.token);
-        let mut returned = self.give_back(&ticket.token, name, page, true, &Vec::new());
+        let mut returned = self.give_back(&ticket.token, name, page, Return::Final);
         let mut said: Vec<Option<NodeSaid>> = self.nodes.iter().map(|_| None).collect();
         let (mut released, mut nothing) = (0, 0);
         while let Some((place, answer)) = returned.0.recv().await {
@@ -346,9 +348,14 @@ impl Fleet {
         token: &Token,
         name: &Name,
         page: Option<Page>,
-        is_over: bool,
-        before: &Sessions,
+        what: Return<'_>,
     ) -> Returned {
+        let is_over = matches!(what, Return::Final);
+        let none = Sessions::default();
+        let (before, form) = match what {
+            Return::Final => (&none, Form::Digest),
+            Return::Failed { over, form } => (over, form),
+        };
         let is_in_line = page.is_none_or(|page| page.waited);
         let barred = page.map(|page| page.highest + u64::from(page.put_back));
         let args = vec![
@@ -358,6 +365,7 @@ impl Fleet {
             if is_over && is_in_line { self.channel.clone() } else { String::new() },
         ];
         let request = self.request_at_any_time(&script::RELEASE, vec![self.key(name)], args);
+        let request = Request { form, ..request };
         let now = self.clock.now();
         let (request, mut asked) = round::ask_after(before, self.everybody(), request, now);
         let until = self.gone_by(now, self.settings.max_ttl);
@@ -377,6 +385,15 @@ impl Fleet {
         });
         Returned(returned)
     }
+}
+
+/// Why a token is released.
+enum Return<'a> {
+    /// It is not used again.
+    Final,
+    /// A round failed, and another may follow. Each node is asked over the connection of that round, where there is no newer
+    /// one: it may be slow and not dead. By text where a node did not answer.
+    Failed { over: &'a Sessions, form: Form },
 }
 
 /// What became of a release on each node: whether it held it there, or no answer.

@@ -216,17 +216,27 @@ impl Link {
         script: &Script,
         write: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
-        let mut connection = session.connection.clone();
         let mut command = cmd("EVALSHA");
         write(command.arg(&script.digest));
-        let mut answer = command.query_async(&mut connection).await;
-        if matches!(&answer, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
-            let mut command = cmd("EVAL");
-            write(command.arg(&script.source));
-            answer = command.query_async(&mut connection).await;
+        let answer = self.command(session, &command).await;
+        match answer {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.run_by_text(session, script, write).await
+            }
+            answer => answer.map_err(|error| named(error, script)),
         }
-        self.note(session, &answer);
-        answer.map_err(|error| named(error, script))
+    }
+
+    /// Runs a script by its text. The server executes it even if it has forgotten the script and its answers come too late.
+    pub(in crate::store) async fn run_by_text(
+        &self,
+        session: &Session,
+        script: &Script,
+        write: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        let mut command = cmd("EVAL");
+        write(command.arg(&script.source));
+        self.command(session, &command).await.map_err(|error| named(error, script))
     }
 
     /// Sends all of it in one go. Each command has its own answer; an error of the whole is that there is none.
