@@ -12,7 +12,7 @@ Usage: cargo xtask COMMAND
   bench [FILTER]       the benchmarks, as markdown
   deny                 licences, bans, sources and advisories of the dependencies
 
-`test` and `soak` first install the programs the tests need, where they are missing (Debian, as root).";
+`test` and `soak` install the programs that the tests need, where they are missing (Debian, as root).";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {

@@ -1,8 +1,9 @@
 //! `deny`: the licences, bans and sources of the dependencies, and their advisories where those can be fetched.
 
+use std::env;
+
 use crate::Result;
 use crate::cargo::{Cargo, tools};
-use crate::programs::is_on_path;
 
 /// Fails on findings only. That the advisories could not be fetched is no finding, but it is said, and said last.
 pub(crate) fn check() -> Result<()> {
@@ -41,4 +42,8 @@ fn ensure_installed() -> Result<()> {
         .arg(tools().to_string_lossy())
         .run()
         .map_err(|why| format!("cargo-deny could not be installed. {why}"))
+}
+
+fn is_on_path(name: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(name).is_file()))
 }

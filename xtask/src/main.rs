@@ -2,17 +2,14 @@
 
 mod args;
 mod cargo;
-mod company;
 mod deny;
 mod features;
+mod install;
 mod package;
-mod pip;
-mod programs;
 mod report;
 mod steps;
 mod test_program;
 mod test_runner;
-mod valkey;
 
 use std::process::ExitCode;
 

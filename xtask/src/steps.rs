@@ -1,14 +1,14 @@
 //! `test`, `soak` and `bench`: which calls of cargo they are made of.
 
+use std::thread;
 use std::time::Duration;
 
 use crate::Result;
 use crate::cargo::Cargo;
-use crate::programs;
 use crate::report::Report;
 use crate::test_program::TestProgram;
 use crate::test_runner::{self, Settings, Summary};
-use crate::{company, features, package, valkey};
+use crate::{features, install, package};
 
 /// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
 /// `--benches` would also start every library and binary with arguments meant for a benchmark.
@@ -82,7 +82,8 @@ pub(crate) fn test(only: Option<Step>) -> Result<()> {
 pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
     let settings = settings("1", filter);
     let mut report = Report::default();
-    let ran = install(&mut report).and_then(|()| report.tests("soak", || tests(&settings)));
+    let ran =
+        report.step("programs", install::install).and_then(|()| report.tests("soak", || tests(&settings)));
     println!("{report}");
     let again = filter.map_or_else(String::new, |filter| format!(" {filter}"));
     ran.map_err(|why| format!("The soak failed. {why} To run it again: cargo xtask soak{again}"))
@@ -96,22 +97,29 @@ pub(crate) fn bench(filter: Option<&str>) -> Result<()> {
     call.run().map_err(|why| format!("A benchmark failed. {why}"))
 }
 
+/// Installs the programs that the tests need while the steps before the tests run.
 fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
-    if only.is_none_or(|step| step == Step::Test) {
-        install(report)?;
+    let steps: Vec<Step> =
+        Step::ALL.into_iter().filter(|step| only.is_none_or(|only| only == *step)).collect();
+    let needs_programs = steps.contains(&Step::Test);
+    if needs_programs {
+        install::check()?;
     }
-    for step in Step::ALL.into_iter().filter(|step| only.is_none_or(|only| only == *step)) {
-        let name = step.name();
-        step.run(report).map_err(|why| {
-            format!("Step `{name}` failed. {why} To run it again, alone: cargo xtask test --only {name}")
-        })?;
-    }
-    Ok(())
-}
-
-fn install(report: &mut Report) -> Result<()> {
-    report.step("programs", || {
-        Ok(format!("{}; {}; {}", programs::ensure()?, valkey::ensure()?, company::ensure()?))
+    // The scope waits for the installation also if a step fails: apt-get must not be interrupted.
+    thread::scope(|scope| {
+        let mut installing = needs_programs.then(|| scope.spawn(install::install));
+        for step in steps {
+            if let Some(installing) = installing.take_if(|_| step == Step::Test) {
+                let wait =
+                    || installing.join().unwrap_or_else(|_| Err("The installation panicked.".to_owned()));
+                report.step("programs", wait)?;
+            }
+            let name = step.name();
+            step.run(report).map_err(|why| {
+                format!("Step `{name}` failed. {why} To run it again, alone: cargo xtask test --only {name}")
+            })?;
+        }
+        Ok(())
     })
 }
 
@@ -119,7 +127,7 @@ fn settings(scale: &str, filter: Option<&str>) -> Settings {
     let is_soak = scale == "1";
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     Settings {
-        env: vec![(SCALE, scale.to_owned()), (valkey::SERVER, valkey::server())],
+        env: vec![(SCALE, scale.to_owned())],
         filter: filter.map(str::to_owned),
         // Most tests wait for most of their time.
         jobs: std::env::var(JOBS).ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2 * processors),
