@@ -95,9 +95,14 @@ impl fmt::Display for Cargo {
     }
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Where programs are installed that only this repository needs: `cargo clean` takes them away.
 pub(crate) fn tools() -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from).join("tools")
+    target().join("tools")
 }
 
 /// The root of the workspace, wherever in it we were called.

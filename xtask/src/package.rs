@@ -1,25 +1,64 @@
-//! The tarballs of the published crates: whether they build, and whether they hold what every reader expects.
+//! The tarballs of the published crates: whether they build, and whether they contain what every reader expects.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use crate::Result;
-use crate::cargo::Cargo;
+use crate::cargo::{Cargo, root, target, tools};
 
 const PUBLISHED: &[&str] = &["leasehold", "leasehold-cli"];
 
 const EXPECTED: &[&str] = &["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
-/// Packages the published crates together, because the command needs a library that is in no registry yet; builds each from its tarball.
+/// Packages the published crates, and checks the code in the tarballs as a workspace of its own.
+///
+/// `cargo package` would compile every dependency again. This check uses the dependencies that clippy has checked.
 pub(crate) fn check() -> Result<()> {
+    let workspace = tools().join("packages");
+    let _ = fs::remove_dir_all(&workspace);
+    let package = Cargo::new("package --quiet --allow-dirty --no-verify");
+    PUBLISHED.iter().fold(package, |call, name| call.arg("--package").arg(*name)).run()?;
+    unpack(&workspace)?;
     for name in PUBLISHED {
-        let listed = Cargo::new("package --list --allow-dirty --package").arg(*name).output()?;
         let missing: Vec<&str> =
-            EXPECTED.iter().copied().filter(|file| !listed.lines().any(|line| line == *file)).collect();
+            EXPECTED.iter().copied().filter(|file| !workspace.join(name).join(file).is_file()).collect();
         if !missing.is_empty() {
             return Err(format!("The package `{name}` lacks {}.", missing.join(", ")));
         }
     }
-    let call = PUBLISHED
-        .iter()
-        .fold(Cargo::new("package --quiet --allow-dirty"), |call, name| call.arg("--package").arg(*name));
-    // The build is thrown away: it only has to succeed.
-    call.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0").run()
+    Cargo::new("check --quiet --workspace --manifest-path")
+        .arg(workspace.join("Cargo.toml").to_string_lossy())
+        .arg("--target-dir")
+        .arg(target().to_string_lossy())
+        .run()
+}
+
+/// Unpacks the tarballs into a workspace with the profiles and the versions of this one. The command needs a library that is
+/// in no registry yet, so the library takes its place.
+fn unpack(workspace: &Path) -> Result<()> {
+    let written = || -> std::io::Result<()> {
+        let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+        let profiles = manifest.find("[profile").map_or("", |start| &manifest[start..]);
+        let members = PUBLISHED.join("\", \"");
+        let manifest = format!(
+            "[workspace]\nresolver = \"3\"\nmembers = [\"{members}\"]\n\n\
+             [patch.crates-io]\nleasehold = {{ path = \"leasehold\" }}\n\n{profiles}"
+        );
+        fs::create_dir_all(workspace)?;
+        fs::write(workspace.join("Cargo.toml"), manifest)?;
+        fs::copy(root().join("Cargo.lock"), workspace.join("Cargo.lock"))?;
+        for name in PUBLISHED {
+            let tarball = target().join(format!("package/{name}-{}.crate", env!("CARGO_PKG_VERSION")));
+            let folder = workspace.join(name);
+            fs::create_dir(&folder)?;
+            let mut tar = Command::new("tar");
+            tar.args(["--strip-components=1", "-xzf"]).arg(tarball).arg("-C").arg(folder);
+            if !tar.status()?.success() {
+                return Err(std::io::Error::other(format!("tar cannot unpack {name}")));
+            }
+        }
+        Ok(())
+    };
+    written().map_err(|error| format!("The packages could not be unpacked: {error}."))
 }

@@ -28,6 +28,11 @@ impl Report {
         ran.map(drop)
     }
 
+    /// Adds the steps of another report.
+    pub(crate) fn append(&mut self, other: Report) {
+        self.rows.extend(other.rows);
+    }
+
     /// Like [`step`](Report::step), for one that counts tests.
     pub(crate) fn tests(
         &mut self,

@@ -1,5 +1,6 @@
 //! `test`, `soak` and `bench`: which calls of cargo they are made of.
 
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -32,9 +33,11 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// In the order they are run: the quick ones first.
     pub(crate) const ALL: [Step; 6] =
         [Step::Fmt, Step::Features, Step::Clippy, Step::Doc, Step::Package, Step::Test];
+
+    /// The steps that compile and do not run tests.
+    const CHECKS: [Step; 4] = [Step::Clippy, Step::Doc, Step::Features, Step::Package];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -65,25 +68,92 @@ impl Step {
                     .run()
             }),
             Step::Package => step(&package::check),
-            Step::Test => report.tests(self.name(), || tests(&settings("0.1", None))),
+            Step::Test => {
+                report.step("programs", install::install)?;
+                let programs = compile(report)?;
+                report.tests(self.name(), || tests(&programs, &settings("0.1", None), || ()))
+            }
         }
+        .map_err(|why| self.failed(&why))
+    }
+
+    /// Runs the step in a process of its own, with the lowest priority, so that it takes no time from the tests beside
+    /// it. Prints the output of a step that fails.
+    fn run_beside_tests(self) -> Result<String> {
+        println!("==> cargo xtask test --only {}", self.name());
+        let xtask = std::env::current_exe().map_err(|error| format!("xtask was not found: {error}."))?;
+        let output = Command::new("nice")
+            .args(["-n", "19"])
+            .arg(xtask)
+            .args(["test", "--only", self.name()])
+            .output()
+            .map_err(|error| format!("`nice` could not be started: {error}."))?;
+        if output.status.success() {
+            return Ok("ok".to_owned());
+        }
+        print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        Err(self.failed(""))
+    }
+
+    fn failed(self, why: &str) -> String {
+        let name = self.name();
+        format!("Step `{name}` failed. {why} To run it again, alone: cargo xtask test --only {name}")
     }
 }
 
-/// Everything a change has to pass, or one step of it. Stops at the first that fails.
+/// Everything a change has to pass, or one step of it.
 pub(crate) fn test(only: Option<Step>) -> Result<()> {
     let mut report = Report::default();
-    let ran = run(&mut report, only);
+    let ran = match only {
+        Some(step) => step.run(&mut report),
+        None => all(&mut report),
+    };
     println!("{report}");
     ran
+}
+
+/// Runs all steps. The programs that the tests need are installed while the tests are compiled, and the other checks run
+/// beside the tests, which wait for most of their time.
+fn all(report: &mut Report) -> Result<()> {
+    install::check()?;
+    Step::Fmt.run(report)?;
+    // The scope waits for the installation also if a step fails: apt-get must not be interrupted.
+    let programs = thread::scope(|scope| {
+        let installing = scope.spawn(install::install);
+        let programs = compile(report);
+        let installed = installing.join().unwrap_or_else(|_| Err("The installation panicked.".to_owned()));
+        report.step("programs", || installed)?;
+        programs
+    })?;
+    let (mut checks, mut checked) = (Report::default(), Ok(()));
+    let tested = report.tests("test", || {
+        tests(&programs, &settings("0.1", None), || {
+            let mut check = |step: Step| checks.step(step.name(), || step.run_beside_tests());
+            checked = Step::CHECKS.into_iter().try_for_each(&mut check);
+        })
+    });
+    report.append(checks);
+    checked.and(tested.map_err(|why| Step::Test.failed(&why)))
+}
+
+/// Compiles the test programs.
+fn compile(report: &mut Report) -> Result<Vec<TestProgram>> {
+    let mut programs = Vec::new();
+    report.step("compile", || {
+        programs = TestProgram::compile_all("--all-features")?;
+        Ok(format!("{} test programs", programs.len()))
+    })?;
+    Ok(programs)
 }
 
 /// The tests at full length, with the figures that they print.
 pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
     let settings = settings("1", filter);
     let mut report = Report::default();
-    let ran =
-        report.step("programs", install::install).and_then(|()| report.tests("soak", || tests(&settings)));
+    let ran = report
+        .step("programs", install::install)
+        .and_then(|()| compile(&mut report))
+        .and_then(|programs| report.tests("soak", || tests(&programs, &settings, || ())));
     println!("{report}");
     let again = filter.map_or_else(String::new, |filter| format!(" {filter}"));
     ran.map_err(|why| format!("The soak failed. {why} To run it again: cargo xtask soak{again}"))
@@ -95,32 +165,6 @@ pub(crate) fn bench(filter: Option<&str>) -> Result<()> {
     let call = BENCHES.iter().fold(call, |call, bench| call.arg("--bench").arg(*bench));
     let call = filter.into_iter().fold(call, |call, filter| call.arg("--").arg(filter));
     call.run().map_err(|why| format!("A benchmark failed. {why}"))
-}
-
-/// Installs the programs that the tests need while the steps before the tests run.
-fn run(report: &mut Report, only: Option<Step>) -> Result<()> {
-    let steps: Vec<Step> =
-        Step::ALL.into_iter().filter(|step| only.is_none_or(|only| only == *step)).collect();
-    let needs_programs = steps.contains(&Step::Test);
-    if needs_programs {
-        install::check()?;
-    }
-    // The scope waits for the installation also if a step fails: apt-get must not be interrupted.
-    thread::scope(|scope| {
-        let mut installing = needs_programs.then(|| scope.spawn(install::install));
-        for step in steps {
-            if let Some(installing) = installing.take_if(|_| step == Step::Test) {
-                let wait =
-                    || installing.join().unwrap_or_else(|_| Err("The installation panicked.".to_owned()));
-                report.step("programs", wait)?;
-            }
-            let name = step.name();
-            step.run(report).map_err(|why| {
-                format!("Step `{name}` failed. {why} To run it again, alone: cargo xtask test --only {name}")
-            })?;
-        }
-        Ok(())
-    })
 }
 
 fn settings(scale: &str, filter: Option<&str>) -> Settings {
@@ -137,13 +181,13 @@ fn settings(scale: &str, filter: Option<&str>) -> Settings {
     }
 }
 
-/// Compiles the test programs, runs their tests and then those in the documentation.
-fn tests(settings: &Settings) -> (Summary, Result<()>) {
-    let programs = match TestProgram::compile_all("--all-features") {
-        Ok(programs) => programs,
-        Err(why) => return (Summary::default(), Err(why)),
-    };
-    let (mut summary, ran) = test_runner::run(&programs, settings);
+/// Runs the tests of these programs and then those in the documentation, and `beside` at the same time.
+fn tests(
+    programs: &[TestProgram],
+    settings: &Settings,
+    beside: impl FnOnce() + Send,
+) -> (Summary, Result<()>) {
+    let (mut summary, ran) = test_runner::run(programs, settings, beside);
     summary.print_slowest();
     let ran = ran.and_then(|()| match settings.filter {
         Some(_) => Ok(()),

@@ -118,9 +118,14 @@ struct Counts {
 }
 
 /// Compiles nothing: runs the tests of these programs, and prints a line for each program that has ended.
-pub(crate) fn run(programs: &[TestProgram], settings: &Settings) -> (Summary, Result<()>) {
+/// `beside` runs at the same time, and ends before the tests that run alone.
+pub(crate) fn run(
+    programs: &[TestProgram],
+    settings: &Settings,
+    beside: impl FnOnce() + Send,
+) -> (Summary, Result<()>) {
     match list(programs, settings) {
-        Ok((jobs, alone)) => run_jobs(programs, settings, jobs, alone),
+        Ok((jobs, alone)) => run_jobs(programs, settings, jobs, alone, beside),
         Err(why) => (Summary::default(), Err(why)),
     }
 }
@@ -146,6 +151,7 @@ fn run_jobs(
     settings: &Settings,
     jobs: Vec<Job>,
     alone: Vec<Job>,
+    beside: impl FnOnce() + Send,
 ) -> (Summary, Result<()>) {
     let mut per_program = vec![Counts::default(); programs.len()];
     jobs.iter().chain(&alone).for_each(|job| per_program[job.program].tests += 1);
@@ -162,6 +168,7 @@ fn run_jobs(
     };
     let run = Run { programs, settings, progress: Mutex::new(progress) };
     thread::scope(|scope| {
+        scope.spawn(beside);
         for _ in 0..settings.jobs {
             scope.spawn(|| run.work());
         }
