@@ -4,6 +4,7 @@ pub(crate) mod local_queue;
 pub(crate) mod pending;
 
 use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub(crate) use self::local_queue::LocalQueues;
@@ -40,16 +41,15 @@ pub(crate) struct Request {
     pub(crate) strict_order: bool,
     /// Running work needs it, such as a value that is being loaded: a drain does not refuse it. It has no local queue.
     pub(crate) is_internal: bool,
-    /// The hash of what all requests of its local queue have in common; `None` if it has no local queue. It follows from the
-    /// other fields: see [`Request::update_queue`].
-    pub(crate) queue_hash: Option<u64>,
+    /// The hash of what all requests of its local queue have in common. Set when it first enters the queue.
+    pub(crate) queue_hash: OnceLock<u64>,
 }
 
 impl Request {
-    /// A queue has one head: requests that can be granted side by side would only wait for each other in it.
-    pub(crate) fn update_queue(&mut self, queues: &LocalQueues) {
-        let has_queue = self.share == Share::Exclusive && !self.strict_order && self.names.only().is_some();
-        self.queue_hash = has_queue.then(|| queues.hash(self));
+    /// Whether it goes through a local queue. A queue has one head: requests that can be granted side by side would only wait
+    /// for each other in it.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.share == Share::Exclusive && !self.strict_order && self.names.only().is_some()
     }
 
     pub(crate) fn shared_parts(&self) -> impl Hash + Eq {
@@ -92,7 +92,7 @@ impl Eq for Request {}
 
 impl Hash for Request {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.queue_hash.unwrap_or_default());
+        state.write_u64(self.queue_hash.get().copied().unwrap_or_default());
     }
 }
 
@@ -132,9 +132,9 @@ pub(crate) async fn acquire(
     let start = client.clock().now();
     let wait = wait_from(start, timeout);
     loop {
-        let mut answer = match request.queue_hash {
-            Some(_) => LocalWait::new(client, request, wait).await,
-            None => Err(Refusal::AskDirectly),
+        let mut answer = match request.has_queue() {
+            true => LocalWait::new(client, request, wait).await,
+            false => Err(Refusal::AskDirectly),
         };
         if let Err(Refusal::AskDirectly) = answer {
             answer = Box::pin(ask_directly(client, request, wait)).await;

@@ -1,6 +1,7 @@
 //! The options of a lock, and how they become a request to the store.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::acquire::{Request, acquire, acquire_detached};
@@ -117,10 +118,10 @@ impl LockOptions {
                 min_validity: None,
                 strict_order: false,
                 is_internal: false,
-                queue_hash: None,
+                queue_hash: OnceLock::new(),
             })
         });
-        LockOptions { client, request }.set(|_| ())
+        LockOptions { client, request }
     }
 
     pub(super) fn ttl(self, ttl: Duration) -> Self {
@@ -178,9 +179,9 @@ impl LockOptions {
     fn try_set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Self {
         if let Ok(request) = &mut self.request {
             let request = Arc::make_mut(request);
-            match change(request) {
-                Ok(()) => request.update_queue(&self.client.queues),
-                Err(error) => self.request = Err(error),
+            request.queue_hash = OnceLock::new();
+            if let Err(error) = change(request) {
+                self.request = Err(error);
             }
         }
         self

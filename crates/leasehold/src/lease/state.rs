@@ -287,7 +287,7 @@ impl OwnedGrant {
             return None;
         }
         let ticket = Ticket { share: to, ..old.ticket.clone() };
-        let request = Request { share: to, ttl: old.ttl(), queue_hash: None, ..(*old.request).clone() };
+        let request = Request { share: to, ttl: old.ttl(), strict_order: true, ..(*old.request).clone() };
         let mut new = OwnedGrant::until(&old.client, Arc::new(request), ticket, grant, old.hold_end);
         new.state.longest_ttl_ms.fetch_max(old.longest_ttl().as_ms(), Ordering::AcqRel);
         new.spare_fences = 0;

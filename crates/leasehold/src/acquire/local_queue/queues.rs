@@ -93,9 +93,9 @@ impl LocalQueues {
         LocalQueues { clock, hasher: RandomState::new(), inner: Mutex::default() }
     }
 
-    /// The hash of what requests of one queue have in common.
-    pub(crate) fn hash(&self, request: &Request) -> u64 {
-        self.hasher.hash_one(request.shared_parts())
+    /// Hashes what requests of one queue have in common, once for each request.
+    pub(crate) fn hash(&self, request: &Request) {
+        request.queue_hash.get_or_init(|| self.hasher.hash_one(request.shared_parts()));
     }
 
     /// Becomes the head of an idle queue; or else, if the task waits at all, a waiter.
@@ -280,7 +280,7 @@ impl LocalQueues {
     pub(crate) fn pass(&self, mut grant: OwnedGrant, now: Deadline) -> Option<OwnedGrant> {
         let state = grant.state.clone();
         let request = &*state.request;
-        let may_pass = request.queue_hash.is_some()
+        let may_pass = request.has_queue()
             && grant.spare_fences > 0
             && now.since(state.granted_at) < PASS_FOR
             && request.max_hold.is_none()
@@ -308,7 +308,7 @@ impl LocalQueues {
 
     /// The grant has ended: the next waiter asks. The task that it was being passed to was woken, and finds its place revoked.
     pub(crate) fn vacate(&self, state: &LeaseState) {
-        if state.request.queue_hash.is_none() {
+        if !state.request.has_queue() {
             return;
         }
         let mut inner = lock(&self.inner);

@@ -28,6 +28,7 @@ pub(crate) struct LocalWait<'a> {
 
 impl<'a> LocalWait<'a> {
     pub(crate) fn new(client: &'a Arc<Client>, request: &'a Arc<Request>, wait: Wait) -> Self {
+        client.queues.hash(request);
         let deadline = match wait {
             Wait::Never => Some(client.clock().now().plus(ANSWER_MAX)),
             Wait::Until(deadline) => Some(deadline),

@@ -230,7 +230,7 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
         acquire_timeout: None,
         min_validity: Some(Duration::ZERO),
         strict_order: true,
-        queue_hash: None,
+        queue_hash: Default::default(),
         is_internal: false,
     };
     let can = a.capabilities();
