@@ -2,7 +2,7 @@
 
 use tokio::sync::Notify;
 
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// How far the shutdown is, for those who wait; and what is held or under way, for whoever shuts the client down.
 #[derive(Default)]
@@ -20,9 +20,9 @@ pub(crate) struct Closing {
 }
 
 /// Keeps a drain waiting for as long as it lives.
-pub(crate) struct InUse(Arc<Closing>);
+pub(crate) struct InUse<'a>(&'a Closing);
 
-impl Drop for InUse {
+impl Drop for InUse<'_> {
     fn drop(&mut self) {
         self.0.ended();
     }
@@ -56,9 +56,9 @@ impl Closing {
     }
 
     /// Has a drain wait for what is done between the end of a lease and the store's answer.
-    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+    pub(crate) fn in_use(&self) -> InUse<'_> {
         self.begun();
-        InUse(self.clone())
+        InUse(self)
     }
 
     /// Ends when this client holds no lease and no release is under way.

@@ -52,7 +52,7 @@ pub(crate) struct Client {
     pub(crate) queues: Arc<LocalQueues>,
     pub(crate) events: Events,
     pub(crate) defaults: Options,
-    pub(crate) closing: Arc<Closing>,
+    pub(crate) closing: Closing,
     pub(crate) scopes: Scopes,
     pub(crate) lines: Lines,
     #[cfg(not(shuttle))]
@@ -82,7 +82,7 @@ impl Locks {
             queues,
             events,
             defaults: options,
-            closing: Arc::default(),
+            closing: Closing::default(),
             scopes: Scopes::default(),
             lines: Lines::default(),
             #[cfg(not(shuttle))]

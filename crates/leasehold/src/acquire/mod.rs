@@ -224,7 +224,7 @@ async fn ask_directly(
 
 /// The caller has to take over the claim before the next await.
 async fn ask(
-    client: &Client,
+    client: &Arc<Client>,
     request: &Request,
     wait: Wait,
     detached: bool,

@@ -7,8 +7,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use super::Request;
 use crate::claim::{Acquired, Claim, Ticket, Wait};
-use crate::cleanup::{Cleanup, Owed, Withdrawal};
-use crate::closing::Closing;
+use crate::cleanup::{Owed, Withdrawal};
 use crate::error::{Error, Result};
 use crate::locks::Client;
 use crate::sync::Arc;
@@ -21,25 +20,23 @@ pub(crate) struct PendingAcquire {
     owed: Option<Owed>,
     claim: Arc<Claim>,
     call: Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>,
-    cleanup: Cleanup,
-    closing: Arc<Closing>,
+    client: Arc<Client>,
     /// Notified when the client is closed; there once the request has to wait.
     closed: Option<Pin<Box<OwnedNotified>>>,
-    /// Running work needs it: see [`Closing::refuses`].
+    /// Running work needs it: see [`Closing::refuses`](crate::closing::Closing::refuses).
     is_internal: bool,
 }
 
 impl PendingAcquire {
-    pub(crate) fn new(client: &Client, request: &Request, claim: Claim) -> Self {
+    pub(crate) fn new(client: &Arc<Client>, request: &Request, claim: Claim) -> Self {
         let claim = Arc::new(claim);
-        let (store, asked) = (client.store.clone(), claim.clone());
+        let (asked_client, asked) = (client.clone(), claim.clone());
         PendingAcquire {
             owed: None,
             claim,
             // It owns what it needs, so that the next task in a local queue can go on with it.
-            call: Box::pin(async move { store.acquire(&asked).await }),
-            cleanup: client.cleanup.clone(),
-            closing: client.closing.clone(),
+            call: Box::pin(async move { asked_client.store.acquire(&asked).await }),
+            client: client.clone(),
             closed: None,
             is_internal: request.is_internal,
         }
@@ -54,12 +51,12 @@ impl PendingAcquire {
     }
 
     fn is_refused(&self) -> bool {
-        self.closing.refuses(self.is_internal)
+        self.client.closing.refuses(self.is_internal)
     }
 
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> bool {
         let closed = self.closed.get_or_insert_with(|| {
-            Box::pin(self.closing.rung_for(self.is_internal).clone().notified_owned())
+            Box::pin(self.client.closing.rung_for(self.is_internal).clone().notified_owned())
         });
         // Registers first and checks then, or it would miss a closing in between.
         closed.as_mut().poll(cx).is_ready() || self.is_refused()
@@ -82,7 +79,7 @@ impl Future for PendingAcquire {
                 late: true,
                 has_ended: false,
             };
-            self.owed = Some(self.cleanup.owe(withdrawal));
+            self.owed = Some(self.client.cleanup.owe(withdrawal));
         }
         let answer = match self.call.as_mut().poll(cx) {
             Poll::Ready(answer) => answer,

@@ -188,7 +188,8 @@ impl Detached {
     pub async fn release(mut self) -> Result<()> {
         self.client.check_open()?;
         let lasted = !self.remaining().is_zero();
-        let _in_use = self.client.closing.in_use();
+        let client = self.client.clone();
+        let _in_use = client.closing.in_use();
         self.is_leaving = true;
         self = self.owing();
         self.owed.iter_mut().for_each(Owed::list);

@@ -213,7 +213,8 @@ impl Lease {
         let ttl = Ttl::new(ttl)?;
         self.client().check_ttl("TTL", ttl)?;
         Detached::refuse_max_hold(self.proof.state.max_hold())?;
-        let _in_use = self.client().closing.in_use();
+        let client = self.client().clone();
+        let _in_use = client.closing.in_use();
         // Boxed: few leases need it.
         Box::pin(self.into_detached()?.settle(ttl)).await
     }
@@ -240,12 +241,13 @@ impl Lease {
 
     /// [`keep_for`](Lease::keep_for), up to this deadline.
     pub(crate) async fn keep_until(self, until: Deadline) -> Result<()> {
-        let _in_use = self.client().closing.in_use();
-        let left = until.since(self.client().clock().now());
+        let client = self.client().clone();
+        let _in_use = client.closing.in_use();
+        let left = until.since(client.clock().now());
         if left.is_zero() {
             return self.release().await;
         }
-        self.client().check_ttl("TTL", Ttl::new(left.max(Ttl::MIN.as_duration()))?)?;
+        client.check_ttl("TTL", Ttl::new(left.max(Ttl::MIN.as_duration()))?)?;
         // Boxed: few leases need it.
         Box::pin(self.into_detached()?.keep_until(until)).await
     }
