@@ -198,6 +198,14 @@ impl Error {
         Error::Invalid { what, given: Shown(given.as_ref()).to_string(), why: why.into() }
     }
 
+    pub(crate) fn lost(names: &Names, reason: Loss) -> Self {
+        Error::Lost { names: names.clone(), reason }
+    }
+
+    pub(crate) fn unknown(names: &Names, what: &'static str, why: impl ToString) -> Self {
+        Error::Unknown { names: names.clone(), what, why: why.to_string() }
+    }
+
     /// Whether the request may have been executed although no answer came.
     ///
     /// True for exactly the errors after which a clean-up is owed.

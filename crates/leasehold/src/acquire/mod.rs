@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
 use crate::lease::Lease;
 use crate::lease::detached::Detached;
-use crate::lease::state::OwnedGrant;
+use crate::lease::state::LeaseState;
 use crate::locks::{ANSWER_MAX, Client};
 use crate::sync::Arc;
 use crate::token::{Owner, Token};
@@ -139,26 +139,26 @@ pub(crate) async fn acquire(
         if let Err(Refusal::AskDirectly) = answer {
             answer = Box::pin(ask_directly(client, request, wait)).await;
         }
-        let grant = match answer {
-            Ok(grant) => grant,
+        let lease = match answer {
+            Ok(lease) => lease,
             Err(refusal) => return Err(Box::pin(refused(client, request, refusal, start, wait)).await),
         };
         let mut now = client.clock().now();
-        let state = &grant.state;
+        let state = lease.state();
         // A lease that is capped by its `max_hold` has as much time as its caller wants.
         let is_short = state.remaining(now) < request.min_validity() && !state.is_capped();
         if is_short || state.loss_at(now).is_some() {
-            if let Err(error) = Box::pin(ensure_validity(&grant, request.min_validity())).await {
+            if let Err(error) = Box::pin(ensure_validity(state, request.min_validity())).await {
                 // A passed grant was lost under another task. This task still has its turn to come.
-                match grant.state.end_reason() {
-                    Some(loss) if grant.is_passed() && loss != Loss::Closed => continue,
+                match state.end_reason() {
+                    Some(loss) if lease.is_passed() && loss != Loss::Closed => continue,
                     _ => return Err(error),
                 }
             }
             now = client.clock().now();
         }
-        client.events.acquired(&request.names, grant.fence, now.since(start), grant.is_passed());
-        return Ok(Lease::new(grant, now));
+        client.events.acquired(&request.names, lease.fence(), now.since(start), lease.is_passed());
+        return Ok(lease.hand_over(now));
     }
 }
 
@@ -213,13 +213,9 @@ async fn refused(client: &Client, request: &Request, refusal: Refusal, start: De
 }
 
 /// Asks the store for this task alone, and takes over what it grants.
-async fn ask_directly(
-    client: &Arc<Client>,
-    request: &Arc<Request>,
-    wait: Wait,
-) -> Result<OwnedGrant, Refusal> {
+async fn ask_directly(client: &Arc<Client>, request: &Arc<Request>, wait: Wait) -> Result<Lease, Refusal> {
     let (ticket, grant) = ask(client, request, wait, false).await?;
-    Ok(OwnedGrant::new(client, request, ticket, grant))
+    Ok(Lease::granted(client, request, ticket, grant))
 }
 
 /// The caller has to take over the claim before the next await.
@@ -271,9 +267,8 @@ async fn first_holder(client: &Client, request: &Request) -> Result<Option<Holde
     Ok(None)
 }
 
-/// Renews a grant that has less time left than the caller needs. If that fails, the caller drops the grant, which withdraws it.
-async fn ensure_validity(grant: &OwnedGrant, needed: Duration) -> Result<()> {
-    let state = &grant.state;
+/// Renews a lease that has less time left than the caller needs. If that fails, the caller drops the lease, which withdraws it.
+async fn ensure_validity(state: &Arc<LeaseState>, needed: Duration) -> Result<()> {
     let mut left = Duration::ZERO;
     if state.loss().is_none() {
         let renewed = state.renew_now(state.ttl()).await;

@@ -4,12 +4,15 @@
 //! answered. It still ends at its deadline, but is not renewed meanwhile: a renewal that arrives behind the conversion proves
 //! a fence that was replaced.
 
-use super::Lease;
-use crate::claim::{Converted, Grant, Share};
+use super::state::LeaseState;
+use super::{Lease, Proof};
+use crate::acquire::Request;
+use crate::claim::{Converted, Grant, Share, Ticket};
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::locks::ANSWER_MAX;
 use crate::loss::Then;
+use crate::sync::Arc;
 
 /// What came of an attempt to become a writer: see [`Lease::upgrade`].
 #[derive(Debug)]
@@ -87,10 +90,10 @@ impl Lease {
         Box::pin(self.convert(Share::Exclusive, "upgrade")).await
     }
 
-    async fn convert(mut self, to: Share, what: &'static str) -> Result<Upgrade> {
+    async fn convert(self, to: Share, what: &'static str) -> Result<Upgrade> {
         let (client, state) = (self.client().clone(), self.proof.state.clone());
         if let Some(reason) = self.loss() {
-            return Err(state.lost(reason));
+            return Err(Error::lost(self.names(), reason));
         }
         match self.share() {
             share if share == to => return Ok(Upgrade::Granted(self)),
@@ -111,7 +114,7 @@ impl Lease {
         let answer = client.clock().until(enough, client.store.convert(&state.ticket, to)).await;
         // An answer that comes after the deadline comes too late, and the claim is being withdrawn.
         if let Some(reason) = state.loss() {
-            return Err(state.lost(reason));
+            return Err(Error::lost(self.names(), reason));
         }
         match answer {
             Some(Ok(Converted::Converted(grant))) => self.converted(grant, to),
@@ -126,13 +129,15 @@ impl Lease {
                 Err(state.lost_before())
             }
             Some(Err(error)) if !error.is_outcome_unknown() => Err(error),
-            Some(Err(error)) => Err(state.unknown(what, error)),
-            None => Err(state.unknown(what, client.no_answer())),
+            Some(Err(error)) => Err(Error::unknown(self.names(), what, error)),
+            None => Err(Error::unknown(self.names(), what, client.no_answer())),
         }
     }
 
     /// Ends the old lease, and begins the new one.
-    fn converted(&mut self, grant: Grant, to: Share) -> Result<Upgrade> {
+    ///
+    /// The new grant has no local queue: its options may differ from those of the queue, and it is not passed on.
+    fn converted(self, grant: Grant, to: Share) -> Result<Upgrade> {
         let (client, old) = (self.client().clone(), self.proof.state.clone());
         let now = client.clock().now();
         // The deadline is the one that this answer proves. Each conversion may cost a millisecond of the claim, so the old
@@ -141,12 +146,15 @@ impl Lease {
             old.end(Loss::Expired, Then::Withdraw);
             return Err(old.lost_before());
         }
-        let Some(owned) = self.grant.take() else { return Err(old.lost(Loss::Released)) };
-        old.let_go();
-        // From here on the claim is the new owner's, and the old one withdraws nothing.
-        let Some(new) = owned.converted(grant, to) else { return Err(old.lost_before()) };
+        let _in_use = client.closing.in_use();
+        self.end_and_keep()?;
+        let ticket = Ticket { share: to, ..old.ticket.clone() };
+        let request = Request { share: to, ttl: old.ttl(), strict_order: true, ..(*old.request).clone() };
+        let state = LeaseState::new(&client, Arc::new(request), ticket, grant, now, old.hold_end);
+        state.asked_for(old.longest_ttl());
         client.events.released(old.names(), self.fence(), now.since(self.proof.since));
         client.events.acquired(old.names(), grant.fence, std::time::Duration::ZERO, false);
-        Ok(Upgrade::Granted(Lease::new(new, now)))
+        let proof = Proof { state, fence: grant.fence, since: now };
+        Ok(Upgrade::Granted(Lease { proof, spare_fences: 0, is_owner: true }.hand_over(now)))
     }
 }

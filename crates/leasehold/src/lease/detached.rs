@@ -163,13 +163,11 @@ impl Detached {
         let ttl = Ttl::new(ttl)?;
         self.client.check_open()?;
         self.client.check_ttl("TTL", ttl)?;
-        let unknown = |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "extend", why });
         match self.renew(ttl).await {
             Ok(()) if self.remaining().is_zero() => {
-                unknown(self.names(), "it was answered after the new deadline".into())
+                Err(Error::unknown(self.names(), "extend", "it was answered after the new deadline"))
             }
-            Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
-            answer => answer,
+            answer => answer.map_err(|error| self.or_unknown("extend", error)),
         }
     }
 
@@ -193,9 +191,8 @@ impl Detached {
         self.is_leaving = true;
         self = self.owing();
         self.owed.iter_mut().for_each(Owed::list);
-        let answer = self.client.in_time(self.client.store.release(&self.ticket)).await;
-        let unknown =
-            |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "release detached", why });
+        let answer = client.in_time(client.store.release(&self.ticket)).await;
+        let unknown = |names: &Names, why| Err(Error::unknown(names, "release detached", why));
         // If the outcome is unknown, dropping `self` withdraws the claim.
         match answer {
             Ok(Released::Released) => {
@@ -204,21 +201,22 @@ impl Detached {
                 Ok(())
             }
             // Whoever closed the client had it released too, and that may have come first.
-            Ok(Released::NotHeld) if self.client.closing.is_closed() => {
-                unknown(self.names(), "the client was closed meanwhile".into())
+            Ok(Released::NotHeld) if client.closing.is_closed() => {
+                unknown(self.names(), "the client was closed meanwhile")
             }
             // It lasted when its holder let go, and may have expired on the way: good work is kept.
             Ok(Released::NotHeld) if lasted && self.remaining().is_zero() => {
-                unknown(self.names(), "it was answered after the deadline".into())
+                unknown(self.names(), "it was answered after the deadline")
             }
             Ok(Released::NotHeld) => {
                 self.let_live();
-                Err(self.lost(Loss::Gone))
+                Err(Error::lost(self.names(), Loss::Gone))
             }
-            Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
             Err(error) => {
-                self.let_live();
-                Err(error)
+                if !error.is_outcome_unknown() {
+                    self.let_live();
+                }
+                Err(self.or_unknown("release detached", error))
             }
         }
     }
@@ -270,11 +268,10 @@ impl Detached {
         self.owed.iter_mut().for_each(Owed::unlist);
         // Whoever closed the client may have had it withdrawn.
         self.client.check_open()?;
-        let unknown = |names: &Names, why| Err(Error::Unknown { names: names.clone(), what: "detach", why });
         // Until it lives on, dropping `self` withdraws the claim.
         match answer {
             Ok(Renewed::Until(deadline)) if deadline <= self.client.clock().now() => {
-                unknown(self.names(), "it was answered after the new deadline".into())
+                Err(Error::unknown(self.names(), "detach", "it was answered after the new deadline"))
             }
             Ok(Renewed::Until(deadline)) => {
                 self.valid_until = Some(deadline);
@@ -284,11 +281,9 @@ impl Detached {
             Ok(Renewed::Lost(reason)) => {
                 let reason = if self.remaining().is_zero() { Loss::Expired } else { reason };
                 self.let_live();
-                self.report_lost(reason);
-                Err(self.lost(reason))
+                Err(self.report_lost(reason))
             }
-            Err(error) if error.is_outcome_unknown() => unknown(self.names(), error.to_string()),
-            Err(error) => Err(error),
+            Err(error) => Err(self.or_unknown("detach", error)),
         }
     }
 
@@ -307,17 +302,14 @@ impl Detached {
                 Ok(Renewed::Until(_)) => return Ok(()),
                 // It lasted to the end of the work, and may have expired since.
                 Ok(Renewed::Lost(_)) if now >= lease_end => "it was answered after the deadline".to_owned(),
-                Ok(Renewed::Lost(reason)) => {
-                    self.report_lost(reason);
-                    return Err(self.lost(reason));
-                }
+                Ok(Renewed::Lost(reason)) => return Err(self.report_lost(reason)),
                 Err(error) if error.is_outcome_unknown() || matches!(error, Error::Refused { .. }) => {
                     error.to_string()
                 }
                 Err(error) => return Err(error),
             };
             if now >= lease_end || self.client.closing.is_closed() {
-                return Err(Error::Unknown { names: self.names().clone(), what: "keep", why });
+                return Err(Error::unknown(self.names(), "keep", why));
             }
             self.client.clock().sleep_until(now.plus(pause).min(lease_end)).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -349,21 +341,23 @@ impl Detached {
             Renewed::Lost(reason) => {
                 self.valid_until = None;
                 // It may have expired or been released by another process: a lease that is not watched cannot tell that from a deletion.
-                Err(self.lost(if reason == Loss::Deleted { Loss::Gone } else { reason }))
+                Err(Error::lost(self.names(), if reason == Loss::Deleted { Loss::Gone } else { reason }))
             }
         }
     }
 
-    fn lost(&self, reason: Loss) -> Error {
-        Error::Lost { names: self.names().clone(), reason }
+    /// An error after which the outcome of `what` is unknown becomes [`Error::Unknown`].
+    fn or_unknown(&self, what: &'static str, error: Error) -> Error {
+        if error.is_outcome_unknown() { Error::unknown(self.names(), what, error) } else { error }
     }
 
     /// Of one that was kept until now: the loss of that is an event.
-    fn report_lost(&self, reason: Loss) {
+    fn report_lost(&self, reason: Loss) -> Error {
         if let (Some(fence), Some(since)) = (self.fence(), self.since) {
             let held = self.client.clock().now().since(since);
             self.client.events.emit(Event::Lost { names: self.names().clone(), fence, reason, held });
         }
+        Error::lost(self.names(), reason)
     }
 
     fn report_released(&self) {

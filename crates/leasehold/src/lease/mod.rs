@@ -6,11 +6,14 @@ pub(crate) mod state;
 
 use std::fmt;
 use std::ops::Deref;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use self::detached::Detached;
-use self::state::{LeaseState, OwnedGrant};
-use crate::claim::{Names, Share};
+use self::state::LeaseState;
+use crate::acquire::Request;
+use crate::claim::{Grant, Names, Released, Share, Ticket};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::event::Loss;
@@ -20,6 +23,9 @@ use crate::loss::Then;
 use crate::name::Name;
 use crate::sync::Arc;
 use crate::ttl::Ttl;
+
+/// How long a release waits for its answer before the cleanup task takes over.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 /// What a holder can show: the fence, and whether the lease still lasts. Cloning is cheap; a clone can be handed
 /// to other tasks, which can watch the lease but not end it. Like a lease, it keeps its client alive.
@@ -128,14 +134,55 @@ impl fmt::Debug for Proof {
 #[must_use = "the lock is let go as soon as the lease is dropped"]
 pub struct Lease {
     proof: Proof,
-    /// `None` once this lease has given it away.
-    grant: Option<OwnedGrant>,
+    /// How many fences of the grant's block are unused.
+    spare_fences: u16,
+    /// Whether dropping this lease ends the grant: not once the grant was passed on.
+    ///
+    /// A grant has one owner. Before a user has the lease, dropping it withdraws the claim.
+    is_owner: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(grant: OwnedGrant, since: Deadline) -> Self {
-        grant.state.take_in_hand(grant.fence);
-        Lease { proof: Proof { state: grant.state.clone(), fence: grant.fence, since }, grant: Some(grant) }
+    /// Takes over a grant, which is renewed from now on. No user has the lease yet.
+    pub(crate) fn granted(
+        client: &Arc<Client>,
+        request: &Arc<Request>,
+        ticket: Ticket,
+        grant: Grant,
+    ) -> Self {
+        let now = client.clock().now();
+        let hold_end = request.max_hold.map_or(Deadline::FAR, |max_hold| now.plus(max_hold));
+        let state = LeaseState::new(client, request.clone(), ticket, grant, now, hold_end);
+        let spare_fences = grant.fences.saturating_sub(1);
+        Lease { proof: Proof { state, fence: grant.fence, since: now }, spare_fences, is_owner: true }
+    }
+
+    /// Gives the lease to a user.
+    pub(crate) fn hand_over(mut self, now: Deadline) -> Self {
+        self.proof.since = now;
+        self.proof.state.take_in_hand(self.proof.fence);
+        self
+    }
+
+    /// The fence for the next lease under the same grant, if one is left.
+    pub(crate) fn next_fence(&self) -> Option<Fence> {
+        if self.spare_fences > 0 { self.proof.fence.plus(1).ok() } else { None }
+    }
+
+    /// Returns the next lease under the same grant, with its [`next_fence`](Lease::next_fence). It owns the grant from now on.
+    pub(crate) fn next_lease(&mut self, fence: Fence) -> Lease {
+        self.is_owner = false;
+        let spare_fences = self.spare_fences.saturating_sub(1);
+        Lease { proof: Proof { fence, ..self.proof.clone() }, spare_fences, is_owner: true }
+    }
+
+    /// Whether another task of this client had a lease under the same grant before.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.proof.fence != self.proof.state.fence
+    }
+
+    pub(crate) fn state(&self) -> &Arc<LeaseState> {
+        &self.proof.state
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -181,16 +228,65 @@ impl Lease {
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
     pub async fn release(mut self) -> Result<()> {
-        let now = self.proof.state.client.clock().now();
+        let now = self.clock().now();
         if let Some(reason) = self.proof.loss_at(now) {
-            return Err(Error::Lost { names: self.names().clone(), reason });
+            return Err(Error::lost(self.names(), reason));
         }
-        let Some(grant) = self.pass_on(now) else { return Ok(()) };
-        let mut report = Report { proof: &self.proof, now, is_due: true };
+        if self.pass_on(now) {
+            return Ok(());
+        }
         // Boxed: most leases under contention are passed on, and do not need it.
-        let end = Box::pin(grant.release()).await;
-        report.is_due = !matches!(end, Err(Error::Lost { .. }));
-        end
+        Box::pin(self.give_back(now)).await
+    }
+
+    /// Gives the claim back to the store. The user let go at `now`.
+    async fn give_back(self, now: Deadline) -> Result<()> {
+        let mut report = Report { proof: &self.proof, now, is_due: true };
+        let Proof { state, fence, .. } = &self.proof;
+        let client = &state.client;
+        let _in_use = client.closing.in_use();
+        if !state.end(Loss::Released, Then::Release) {
+            report.is_due = false;
+            return Err(state.lost_before());
+        }
+        let vacate = Vacate(state);
+        let mut owed = client.cleanup.owe(state.withdrawal(true));
+        let mut call = pin!(client.store.release(&state.ticket));
+        let first = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        // The next local task may ask now: its request follows this one.
+        drop(vacate);
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                owed.list();
+                let enough = state.clock().now().plus(state.ttl().third().min(PATIENCE_MAX));
+                let answer = state.clock().until(enough, call).await;
+                answer.unwrap_or_else(|| Err(client.no_answer()))
+            }
+        };
+        let unknown = |why: &dyn fmt::Display| Err(Error::unknown(state.names(), "release", why));
+        match answer {
+            Ok(Released::Released) => {
+                owed.settle();
+                Ok(())
+            }
+            Ok(Released::NotHeld) => {
+                owed.settle();
+                client.cleanup.confirm_end(state.names().clone(), state.fence);
+                if client.closing.is_closed() {
+                    // Closing the client releases the claim too, and may have done so first.
+                    return unknown(&"the client was closed meanwhile");
+                }
+                if state.clock().now() >= state.valid_until() {
+                    // The lease was valid when its holder let go. It may have expired before the request arrived.
+                    return unknown(&"it was answered after the deadline");
+                }
+                report.is_due = false;
+                state.report_loss(Loss::Deleted, *fence);
+                Err(Error::lost(state.names(), Loss::Deleted))
+            }
+            Err(error) => unknown(&error),
+        }
     }
 
     /// Has the lock outlive this client and its process: for this TTL from now, by the store's clock, and no longer unless it
@@ -235,7 +331,7 @@ impl Lease {
     /// Dropped before it is polled, the lock is given back in the background. Dropped later, the name stays taken as where
     /// no answer comes.
     pub async fn keep_for(self, time: Duration) -> Result<()> {
-        let until = self.client().clock().now().plus(time);
+        let until = self.clock().now().plus(time);
         self.keep_until(until).await
     }
 
@@ -252,14 +348,21 @@ impl Lease {
         Box::pin(self.into_detached()?.keep_until(until)).await
     }
 
-    /// Ends the lease. The value returned owns its claim.
-    fn into_detached(mut self) -> Result<Detached> {
-        let reason = self.proof.loss();
-        let Some(grant) = self.grant.take_if(|_| reason.is_none()) else {
-            return Err(self.proof.state.lost(reason.unwrap_or(Loss::Released)));
-        };
-        grant.state.let_go();
-        grant.detach(self.proof.since)
+    /// Ends the lease. The claim stays in the store, and the value returned owns it.
+    fn into_detached(self) -> Result<Detached> {
+        self.end_and_keep()?;
+        let Proof { state, fence, since } = &self.proof;
+        Ok(Detached::of_lease(state, *fence, *since))
+    }
+
+    /// Ends the lease. The caller owns the claim from now on.
+    fn end_and_keep(&self) -> Result<()> {
+        if let Some(reason) = self.loss() {
+            return Err(Error::lost(self.names(), reason));
+        }
+        let state = &self.proof.state;
+        state.let_go();
+        if state.end(Loss::Released, Then::Keep) { Ok(()) } else { Err(state.lost_before()) }
     }
 
     /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped). Where the work
@@ -313,24 +416,33 @@ impl Lease {
                     _ => Loss::Expired,
                 };
                 rollback(Setback { reason, fence, output }).await;
-                Err(Error::Lost { names, reason })
+                Err(Error::lost(&names, reason))
             }
         }
     }
 
-    /// Lets go, and passes the grant to the next task of this client. Returns the grant if it has to go back to the store.
-    fn pass_on(&mut self, now: Deadline) -> Option<OwnedGrant> {
-        let grant = self.grant.take()?;
-        grant.state.let_go();
-        let back = self.client().queues.pass(grant, now);
-        if back.is_none() {
+    /// Lets go, and passes the grant to the next task of this client. Returns false if the grant has to go back to the store.
+    fn pass_on(&mut self, now: Deadline) -> bool {
+        let state = self.proof.state.clone();
+        state.let_go();
+        let is_passed = state.client.queues.pass(self, now);
+        if is_passed {
             self.report_released(now);
         }
-        back
+        is_passed
     }
 
     fn report_released(&self, now: Deadline) {
         drop(Report { proof: &self.proof, now, is_due: true });
+    }
+}
+
+/// Lets the next local task ask for the name, also if the release panics.
+struct Vacate<'a>(&'a LeaseState);
+
+impl Drop for Vacate<'_> {
+    fn drop(&mut self) {
+        self.0.client.queues.vacate(self.0);
     }
 }
 
@@ -363,16 +475,23 @@ pub struct Setback<T> {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.grant.is_none() {
+        if !self.is_owner {
             return;
         }
-        let now = self.clock().now();
-        // Dropping the grant of a lost lease tells those who took it away that its holder has let go.
-        if self.proof.loss_at(now).is_none()
-            && let Some(grant) = self.pass_on(now)
-            && grant.state.end(Loss::Released, Then::Withdraw)
-        {
-            self.report_released(now);
+        let released_at = match self.proof.state.has_in_hand(self.proof.fence) {
+            true => Some(self.clock().now()).filter(|now| self.proof.state.loss_at(*now).is_none()),
+            // Its user has let go, or it was dropped on its way to one.
+            false => None,
+        };
+        if released_at.is_some_and(|now| self.pass_on(now)) {
+            return;
+        }
+        let state = &self.proof.state;
+        if state.end(Loss::Released, Then::Withdraw) {
+            released_at.into_iter().for_each(|now| self.report_released(now));
+        } else if let Some(Loss::Deleted | Loss::Taken | Loss::Gone) = state.end_reason() {
+            // The user has let go of a lease that was taken away: an operator may wait for that.
+            state.client.cleanup.confirm_end(state.names().clone(), state.fence);
         }
     }
 }

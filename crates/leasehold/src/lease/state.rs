@@ -1,17 +1,14 @@
-//! One grant of the store, from the answer to its end: `LeaseState` watches it, `OwnedGrant` owns it.
+//! One grant of the store, from the answer to its end.
 //!
-//! A [`Lease`](crate::Lease) is what a *user* holds. Tasks of one client may have one lease after the other under the same
-//! grant (see `acquire/local_queue`). How a grant ends is in `loss.rs`.
+//! A [`Lease`](crate::Lease) owns it. Tasks of one client may have one lease after the other under the same grant (see
+//! `acquire/local_queue`). How a grant ends is in `loss.rs`.
 
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::detached::Detached;
 use crate::acquire::Request;
-use crate::claim::{Grant, Names, Released, Renewed, Share, Ticket};
+use crate::claim::{Grant, Names, Renewed, Ticket};
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::event::{Event, Loss};
@@ -20,9 +17,6 @@ use crate::locks::Client;
 use crate::loss::Then;
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::ttl::Ttl;
-
-/// How long a release waits for its answer before the cleanup task takes over.
-const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Invariants:
 /// - `end` is set once, by `LeaseState::end`;
@@ -64,6 +58,42 @@ pub(crate) struct LeaseState {
 }
 
 impl LeaseState {
+    /// The state of a grant that begins now. The renewal task has it from now on.
+    pub(crate) fn new(
+        client: &Arc<Client>,
+        request: Arc<Request>,
+        ticket: Ticket,
+        grant: Grant,
+        now: Deadline,
+        hold_end: Deadline,
+    ) -> Arc<Self> {
+        client.closing.begun();
+        let ttl_ms = request.ttl.as_ms();
+        let state = Arc::new(LeaseState {
+            id: client.next_id(),
+            client: client.clone(),
+            request,
+            ticket: Ticket { fence: Some(grant.fence), ..ticket },
+            fence: grant.fence,
+            granted_at: now,
+            hold_end,
+            ttl_ms: AtomicU64::new(ttl_ms),
+            longest_ttl_ms: AtomicU64::new(ttl_ms),
+            valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
+            end: AtomicU8::new(0),
+            unanswered: AtomicBool::new(false),
+            converting: AtomicBool::new(false),
+            fence_in_hand: AtomicU64::new(0),
+            due_ns: AtomicU64::new(0),
+            times_jittered: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            is_loss_reported: AtomicBool::new(false),
+            ended: Notify::new(),
+        });
+        client.renewer.schedule(&state);
+        state
+    }
+
     pub(crate) fn clock(&self) -> &Clock {
         self.client.clock()
     }
@@ -78,6 +108,11 @@ impl LeaseState {
 
     pub(crate) fn longest_ttl(&self) -> Ttl {
         Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire))
+    }
+
+    /// The store may have been asked for this TTL.
+    pub(crate) fn asked_for(&self, ttl: Ttl) {
+        self.longest_ttl_ms.fetch_max(ttl.as_ms(), Ordering::AcqRel);
     }
 
     /// What a renewal sends. From now on it is unanswered.
@@ -170,21 +205,21 @@ impl LeaseState {
     /// Renews now, for this TTL from now on.
     pub(crate) async fn extend(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
         if let Some(reason) = self.loss() {
-            return Err(self.lost(reason));
+            return Err(Error::lost(self.names(), reason));
         }
         let answer = self.renew_now(ttl).await;
         if let Some(reason) = self.loss() {
-            return Err(self.lost(reason));
+            return Err(Error::lost(self.names(), reason));
         }
         answer.map_err(|error| match error.is_outcome_unknown() {
-            true => self.unknown("extend", error),
+            true => Error::unknown(self.names(), "extend", error),
             false => error,
         })
     }
 
     /// Asks the store to renew, and applies its answer if it comes before the deadline.
     pub(crate) async fn renew_now(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
-        self.longest_ttl_ms.fetch_max(ttl.as_ms(), Ordering::AcqRel);
+        self.asked_for(ttl);
         let due = [(self.ticket.clone(), ttl)];
         let answers = self.clock().until(self.valid_until(), self.client.store.renew(&due)).await;
         let answer = answers.into_iter().flatten().next().unwrap_or_else(|| Err(self.client.no_answer()))?;
@@ -197,167 +232,8 @@ impl LeaseState {
         Ok(())
     }
 
-    pub(crate) fn lost(&self, reason: Loss) -> Error {
-        Error::Lost { names: self.names().clone(), reason }
-    }
-
     /// The error of a caller that could not end the lease because it had ended already.
     pub(crate) fn lost_before(&self) -> Error {
-        self.lost(self.end_reason().unwrap_or(Loss::Expired))
-    }
-
-    pub(crate) fn unknown(&self, what: &'static str, why: impl ToString) -> Error {
-        Error::Unknown { names: self.names().clone(), what, why: why.to_string() }
-    }
-}
-
-/// The one owner of a grant, and the fence of the lease under it that its holder has or is given. Dropping it withdraws the
-/// claim.
-pub(crate) struct OwnedGrant {
-    pub(crate) state: Arc<LeaseState>,
-    pub(crate) fence: Fence,
-    /// How many fences of the grant's block are unused.
-    pub(crate) spare_fences: u16,
-}
-
-impl OwnedGrant {
-    /// Takes over a grant: from now on it is renewed.
-    pub(crate) fn new(client: &Arc<Client>, request: &Arc<Request>, ticket: Ticket, grant: Grant) -> Self {
-        let max_hold = request.max_hold;
-        let hold_end = max_hold.map_or(Deadline::FAR, |max_hold| client.clock().now().plus(max_hold));
-        OwnedGrant::until(client, request.clone(), ticket, grant, hold_end)
-    }
-
-    fn until(
-        client: &Arc<Client>,
-        request: Arc<Request>,
-        ticket: Ticket,
-        grant: Grant,
-        hold_end: Deadline,
-    ) -> Self {
-        client.closing.begun();
-        let ttl_ms = request.ttl.as_ms();
-        let state = Arc::new(LeaseState {
-            id: client.next_id(),
-            client: client.clone(),
-            request,
-            ticket: Ticket { fence: Some(grant.fence), ..ticket },
-            fence: grant.fence,
-            granted_at: client.clock().now(),
-            hold_end,
-            ttl_ms: AtomicU64::new(ttl_ms),
-            longest_ttl_ms: AtomicU64::new(ttl_ms),
-            valid_until_ns: AtomicU64::new(grant.valid_until.min(hold_end).as_ns()),
-            end: AtomicU8::new(0),
-            unanswered: AtomicBool::new(false),
-            converting: AtomicBool::new(false),
-            fence_in_hand: AtomicU64::new(0),
-            due_ns: AtomicU64::new(0),
-            times_jittered: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            is_loss_reported: AtomicBool::new(false),
-            ended: Notify::new(),
-        });
-        client.renewer.schedule(&state);
-        OwnedGrant { state, fence: grant.fence, spare_fences: grant.fences.saturating_sub(1) }
-    }
-
-    /// Whether another task of this client had a lease under the same grant before.
-    pub(crate) fn is_passed(&self) -> bool {
-        self.fence != self.state.fence
-    }
-
-    /// Ends the lease here. The claim stays in the store and belongs to the value returned.
-    pub(crate) fn detach(self, since: Deadline) -> Result<Detached> {
-        let state = &self.state;
-        if !state.end(Loss::Released, Then::Keep) {
-            return Err(state.lost_before());
-        }
-        Ok(Detached::of_lease(state, self.fence, since))
-    }
-
-    /// The owner of what the store made of the claim. The old state ends. `None` if it had ended already: then the claim is
-    /// being withdrawn.
-    ///
-    /// The new grant has no local queue: its options may differ from those of the queue, and it is not passed on.
-    pub(crate) fn converted(self, grant: Grant, to: Share) -> Option<OwnedGrant> {
-        let old = &self.state;
-        let _in_use = old.client.closing.in_use();
-        if !old.end(Loss::Released, Then::Keep) {
-            return None;
-        }
-        let ticket = Ticket { share: to, ..old.ticket.clone() };
-        let request = Request { share: to, ttl: old.ttl(), strict_order: true, ..(*old.request).clone() };
-        let mut new = OwnedGrant::until(&old.client, Arc::new(request), ticket, grant, old.hold_end);
-        new.state.longest_ttl_ms.fetch_max(old.longest_ttl().as_ms(), Ordering::AcqRel);
-        new.spare_fences = 0;
-        Some(new)
-    }
-
-    /// Gives the claim back to the store.
-    pub(crate) async fn release(self) -> Result<()> {
-        let state = &self.state;
-        let client = &state.client;
-        let _in_use = client.closing.in_use();
-        if !state.end(Loss::Released, Then::Release) {
-            return Err(state.lost_before());
-        }
-        let vacate = Vacate(state);
-        let mut owed = client.cleanup.owe(state.withdrawal(true));
-        let mut call = pin!(client.store.release(&state.ticket));
-        let first = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
-        // The next local task may ask now: its request follows this one.
-        drop(vacate);
-        let answer = match first {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => {
-                owed.list();
-                let enough = state.clock().now().plus(state.ttl().third().min(PATIENCE_MAX));
-                let answer = state.clock().until(enough, call).await;
-                answer.unwrap_or_else(|| Err(client.no_answer()))
-            }
-        };
-        match answer {
-            Ok(Released::Released) => {
-                owed.settle();
-                Ok(())
-            }
-            Ok(Released::NotHeld) => {
-                owed.settle();
-                client.cleanup.confirm_end(state.names().clone(), state.fence);
-                if client.closing.is_closed() {
-                    // Closing the client releases the claim too, and may have done so first.
-                    return Err(state.unknown("release", "the client was closed meanwhile"));
-                }
-                if state.clock().now() >= state.valid_until() {
-                    // The lease was valid when its holder let go. It may have expired before the request arrived.
-                    return Err(state.unknown("release", "it was answered after the deadline"));
-                }
-                state.report_loss(Loss::Deleted, self.fence);
-                Err(state.lost(Loss::Deleted))
-            }
-            Err(error) => Err(state.unknown("release", error)),
-        }
-    }
-}
-
-impl Drop for OwnedGrant {
-    fn drop(&mut self) {
-        if self.state.end(Loss::Released, Then::Withdraw) {
-            return;
-        }
-        // The user has let go of a lease that was taken away: an operator may wait for that.
-        if let Some(Loss::Deleted | Loss::Taken | Loss::Gone) = self.state.end_reason() {
-            self.state.client.cleanup.confirm_end(self.state.names().clone(), self.state.fence);
-        }
-    }
-}
-
-/// Lets the next local task ask for the name, also if the release panics.
-struct Vacate<'a>(&'a LeaseState);
-
-impl Drop for Vacate<'_> {
-    fn drop(&mut self) {
-        self.0.client.queues.vacate(self.0);
+        Error::lost(self.names(), self.end_reason().unwrap_or(Loss::Expired))
     }
 }

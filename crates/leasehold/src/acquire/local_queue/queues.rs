@@ -11,7 +11,8 @@ use crate::acquire::{Refusal, Request};
 use crate::claim::Busy;
 use crate::clock::{Clock, Deadline};
 use crate::error::Error;
-use crate::lease::state::{LeaseState, OwnedGrant};
+use crate::lease::Lease;
+use crate::lease::state::LeaseState;
 use crate::sync::{Arc, Mutex, lock};
 
 /// For how long a grant is passed on.
@@ -61,7 +62,7 @@ enum Head {
     /// A task of this client holds the lease.
     Held(Arc<LeaseState>),
     /// The waiter `to` has not picked up the lease yet.
-    Passing { to: u64, grant: OwnedGrant },
+    Passing { to: u64, lease: Lease },
 }
 
 enum AskedRequest {
@@ -82,7 +83,7 @@ pub(super) enum Turn {
         pending: Option<PendingAcquire>,
         waiters: usize,
     },
-    Granted(OwnedGrant),
+    Granted(Lease),
     /// It was the head and was not polled for so long that it lost its place.
     Revoked,
     Refused(Refusal),
@@ -124,11 +125,8 @@ impl LocalQueues {
                 return Turn::Wait { to_check: !std::mem::replace(&mut queue.is_checked, true) };
             }
             Some(queue) => {
-                let held = match &queue.head {
-                    Head::Held(state) | Head::Passing { grant: OwnedGrant { state, .. }, .. } => {
-                        state.clone()
-                    }
-                    Head::Idle | Head::Asking { .. } => return Turn::Refused(Refusal::AskDirectly),
+                let Some(held) = queue.head.lease().cloned() else {
+                    return Turn::Refused(Refusal::AskDirectly);
                 };
                 let waiters = queue.waiters.len();
                 drop(inner);
@@ -169,10 +167,10 @@ impl LocalQueues {
                     };
                     return Turn::Ask { pending, waiters: queue.waiters.len() };
                 }
-                Head::Passing { to, grant } if *to == me => {
-                    let held = Head::Held(grant.state.clone());
-                    if let Head::Passing { grant, .. } = std::mem::replace(&mut queue.head, held) {
-                        return Turn::Granted(grant);
+                Head::Passing { to, lease } if *to == me => {
+                    let held = Head::Held(lease.state().clone());
+                    if let Head::Passing { lease, .. } = std::mem::replace(&mut queue.head, held) {
+                        return Turn::Granted(lease);
                     }
                 }
                 _ => {}
@@ -236,12 +234,12 @@ impl LocalQueues {
                 drop(inner);
                 next.wake();
             }
-            Head::Passing { to, grant } if *to == me => {
-                let held = Head::Held(grant.state.clone());
+            Head::Passing { to, lease } if *to == me => {
+                let held = Head::Held(lease.state().clone());
                 let passing = std::mem::replace(&mut queue.head, held);
                 drop(inner);
-                if let Head::Passing { grant, .. } = passing {
-                    drop(self.pass(grant, self.clock.now()));
+                if let Head::Passing { mut lease, .. } = passing {
+                    self.pass(&mut lease, self.clock.now());
                 }
             }
             _ => {
@@ -276,34 +274,29 @@ impl LocalQueues {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Passes the grant to the next waiter. Returns it if there is none, or if other clients have to get their turn.
-    pub(crate) fn pass(&self, mut grant: OwnedGrant, now: Deadline) -> Option<OwnedGrant> {
-        let state = grant.state.clone();
+    /// Passes the grant of this lease to the next waiter. Returns false if there is none, or if other clients have to get their
+    /// turn.
+    pub(crate) fn pass(&self, lease: &mut Lease, now: Deadline) -> bool {
+        let state = lease.state();
         let request = &*state.request;
         let may_pass = request.has_queue()
-            && grant.spare_fences > 0
             && now.since(state.granted_at) < PASS_FOR
             && request.max_hold.is_none()
             && state.ttl() == request.ttl
             && state.valid_until().since(now) >= request.ttl.third()
             && !state.is_converting();
-        let Ok(next_fence) = grant.fence.plus(1) else { return Some(grant) };
-        if !may_pass {
-            return Some(grant);
-        }
+        let Some(next_fence) = lease.next_fence().filter(|_| may_pass) else { return false };
         let mut inner = lock(&self.inner);
-        let Some(queue) = inner.queues.get_mut(request) else { return Some(grant) };
+        let Some(queue) = inner.queues.get_mut(request) else { return false };
         // A loss is declared before it vacates the queue, so this check under the lock does not miss it.
-        if !queue.is_held_by(&state) || state.end_reason().is_some() {
-            return Some(grant);
+        if !queue.head.is(state) || state.end_reason().is_some() {
+            return false;
         }
-        let Some((to, waker)) = queue.waiters.pop_first() else { return Some(grant) };
-        grant.fence = next_fence;
-        grant.spare_fences -= 1;
-        queue.head = Head::Passing { to, grant };
+        let Some((to, waker)) = queue.waiters.pop_first() else { return false };
+        queue.head = Head::Passing { to, lease: lease.next_lease(next_fence) };
         drop(inner);
         waker.wake();
-        None
+        true
     }
 
     /// The grant has ended: the next waiter asks. The task that it was being passed to was woken, and finds its place revoked.
@@ -313,7 +306,7 @@ impl LocalQueues {
         }
         let mut inner = lock(&self.inner);
         let Some(queue) = inner.queues.get_mut(&*state.request) else { return };
-        if !queue.is_held_by(state) {
+        if !queue.head.is(state) {
             return;
         }
         let head = std::mem::replace(&mut queue.head, Head::Idle);
@@ -397,13 +390,18 @@ impl Next {
     }
 }
 
-impl Queue {
-    fn is_held_by(&self, state: &LeaseState) -> bool {
-        match &self.head {
-            Head::Held(held) => held.id == state.id,
-            Head::Passing { grant, .. } => grant.state.id == state.id,
-            Head::Idle | Head::Asking { .. } => false,
+impl Head {
+    /// The lease that a task holds or is passed.
+    fn lease(&self) -> Option<&Arc<LeaseState>> {
+        match self {
+            Head::Held(state) => Some(state),
+            Head::Passing { lease, .. } => Some(lease.state()),
+            Head::Idle | Head::Asking { .. } => None,
         }
+    }
+
+    fn is(&self, state: &LeaseState) -> bool {
+        self.lease().is_some_and(|held| held.id == state.id)
     }
 }
 

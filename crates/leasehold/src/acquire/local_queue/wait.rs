@@ -9,7 +9,7 @@ use crate::acquire::{Refusal, Request};
 use crate::claim::{Acquired, Wait};
 use crate::clock::Sleep;
 use crate::error::Result;
-use crate::lease::state::OwnedGrant;
+use crate::lease::Lease;
 use crate::locks::{ANSWER_MAX, Client};
 use crate::sync::Arc;
 
@@ -52,7 +52,7 @@ impl<'a> LocalWait<'a> {
         Ok(PendingAcquire::new(self.client, self.request, self.request.claim(wait, fences, false)?))
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<OwnedGrant, Refusal>> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Lease, Refusal>> {
         let (client, request) = (self.client, self.request);
         let queues = &client.queues;
         loop {
@@ -73,9 +73,9 @@ impl<'a> LocalWait<'a> {
                 }
                 // It enters again, at the end of the queue.
                 Turn::Revoked => self.id = None,
-                Turn::Granted(grant) => {
+                Turn::Granted(lease) => {
                     self.id = None;
-                    return Poll::Ready(Ok(grant));
+                    return Poll::Ready(Ok(lease));
                 }
                 Turn::Refused(refusal) => {
                     self.id = None;
@@ -90,7 +90,7 @@ impl<'a> LocalWait<'a> {
         &mut self,
         mut pending: PendingAcquire,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<OwnedGrant, Refusal>> {
+    ) -> Poll<Result<Lease, Refusal>> {
         let (client, request, id) = (self.client, self.request, self.id.unwrap_or_default());
         let Poll::Ready(answer) = Pin::new(&mut pending).poll(cx) else {
             client.queues.put_back(request, id, pending, cx.waker());
@@ -99,10 +99,10 @@ impl<'a> LocalWait<'a> {
         Poll::Ready(match answer {
             Ok(Acquired::Busy(busy)) => Err(Refusal::Busy(busy)),
             Ok(Acquired::Granted(grant)) => {
-                let grant = OwnedGrant::new(client, request, pending.into_ticket(), grant);
-                client.queues.granted(request, id, &grant.state);
+                let lease = Lease::granted(client, request, pending.into_ticket(), grant);
+                client.queues.granted(request, id, lease.state());
                 self.id = None;
-                Ok(grant)
+                Ok(lease)
             }
             Err(error) => {
                 if error.is_outcome_unknown() && self.waits() {
@@ -121,7 +121,7 @@ impl<'a> LocalWait<'a> {
 }
 
 impl Future for LocalWait<'_> {
-    type Output = Result<OwnedGrant, Refusal>;
+    type Output = Result<Lease, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut outcome = self.poll_turn(cx);
