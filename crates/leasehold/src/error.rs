@@ -36,7 +36,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Somebody else holds it, and the wait (if any) is over.
-    #[error("{}", BusyText { names, busy, waited: *waited })]
+    #[error(fmt = write_busy)]
     Busy {
         /// What was asked for.
         names: Names,
@@ -67,7 +67,7 @@ pub enum Error {
 
     /// Too few of a store's nodes agreed, because too few of them could. What each of them said is in it; what any of them
     /// may have granted is withdrawn.
-    #[error("{}", QuorumText { what, needed: *needed, agreed: *agreed, nodes })]
+    #[error(fmt = write_quorum)]
     Quorum {
         /// What they were to do: `granted`, `renewed`, `released`, `reached`, …
         what: &'static str,
@@ -81,7 +81,7 @@ pub enum Error {
 
     /// A release, an extension, a detach, a conversion or a change of a value without an answer: it may or may not have been
     /// executed.
-    #[error("{}", UnknownText { names, what, why })]
+    #[error(fmt = write_unknown)]
     Unknown {
         /// What was held.
         names: Names,
@@ -316,44 +316,40 @@ impl fmt::Display for NodeSaid {
     }
 }
 
-struct QuorumText<'a> {
-    what: &'static str,
-    needed: usize,
-    agreed: usize,
-    nodes: &'a [NodeAnswer],
-}
-
-impl fmt::Display for QuorumText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let QuorumText { what, needed, agreed, nodes } = self;
-        write!(f, "{needed} of {} needed, {agreed} {what}", nodes.len())?;
-        for NodeAnswer { node, said } in nodes.iter().filter(|node| node.said != NodeSaid::Agreed) {
-            write!(f, "; {node}: {said}")?;
-        }
-        // By when enough of them vote again, if it is that.
-        let mut quarantined: Vec<Duration> = nodes
-            .iter()
-            .filter_map(|node| match node.said {
-                NodeSaid::Quarantined { remaining } => Some(remaining),
-                _ => None,
-            })
-            .collect();
-        quarantined.sort();
-        let missing = needed.saturating_sub(*agreed);
-        if missing > 0
-            && let Some(wait) = quarantined.get(missing - 1)
-        {
-            write!(
-                f,
-                "; wait {} and try again, or write `?quarantine=off` if these nodes are new and nobody can hold \
-                 anything on them",
-                Short(*wait)
-            )?;
-        } else if nodes.iter().any(|node| matches!(node.said, NodeSaid::ClockOff { .. })) {
-            write!(f, "; have the nodes' clocks set by NTP")?;
-        }
-        Ok(())
+fn write_quorum(
+    what: &str,
+    needed: &usize,
+    agreed: &usize,
+    nodes: &[NodeAnswer],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "{needed} of {} needed, {agreed} {what}", nodes.len())?;
+    for NodeAnswer { node, said } in nodes.iter().filter(|node| node.said != NodeSaid::Agreed) {
+        write!(f, "; {node}: {said}")?;
     }
+    // By when enough of them vote again, if it is that.
+    let mut quarantined: Vec<Duration> = nodes
+        .iter()
+        .filter_map(|node| match node.said {
+            NodeSaid::Quarantined { remaining } => Some(remaining),
+            _ => None,
+        })
+        .collect();
+    quarantined.sort();
+    let missing = needed.saturating_sub(*agreed);
+    if missing > 0
+        && let Some(wait) = quarantined.get(missing - 1)
+    {
+        write!(
+            f,
+            "; wait {} and try again, or write `?quarantine=off` if these nodes are new and nobody can hold \
+             anything on them",
+            Short(*wait)
+        )?;
+    } else if nodes.iter().any(|node| matches!(node.said, NodeSaid::ClockOff { .. })) {
+        write!(f, "; have the nodes' clocks set by NTP")?;
+    }
+    Ok(())
 }
 
 /// Text from outside in back-quotes: escaped, at most 64 characters of it.
@@ -409,86 +405,69 @@ impl fmt::Display for Short {
     }
 }
 
-struct UnknownText<'a> {
-    names: &'a Names,
-    what: &'static str,
-    why: &'a str,
-}
-
-impl fmt::Display for UnknownText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let UnknownText { names, what, why } = self;
-        match *what {
-            "extend" => write!(
-                f,
-                "whether the lease on {names} was extended is unknown ({why}); it lasts as long as it did before, so \
-                 look at what remains, or try again"
-            ),
-            "detach" => write!(
-                f,
-                "whether the lease on {names} was detached is unknown ({why}); it is held no more, and is being given \
-                 back in the background"
-            ),
-            "keep" => write!(
-                f,
-                "whether the store keeps {names} taken is unknown ({why}); it is not given back: it stays taken for as long as \
-                 was asked, or until its TTL is over"
-            ),
-            "upgrade" | "downgrade" => write!(
-                f,
-                "whether the {what} of the lease on {names} went through is unknown ({why}); it is held no more, and is \
-                 being given back in the background"
-            ),
-            "change" => write!(
-                f,
-                "whether {names} was changed is unknown ({why}); look at it before you do it again: what is done twice may \
-                 count twice"
-            ),
-            "release detached" => write!(
-                f,
-                "whether {names} was released is unknown ({why}); it is tried again in the background while this \
-                 process runs, and its TTL ends it in any case"
-            ),
-            _ => write!(
-                f,
-                "whether {names} was released is unknown ({why}); it was protected until now, and is being given back \
-                 in the background"
-            ),
-        }
+fn write_unknown(names: &Names, what: &str, why: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match what {
+        "extend" => write!(
+            f,
+            "whether the lease on {names} was extended is unknown ({why}); it lasts as long as it did before, so \
+             look at what remains, or try again"
+        ),
+        "detach" => write!(
+            f,
+            "whether the lease on {names} was detached is unknown ({why}); it is held no more, and is being given \
+             back in the background"
+        ),
+        "keep" => write!(
+            f,
+            "whether the store keeps {names} taken is unknown ({why}); it is not given back: it stays taken for as long as \
+             was asked, or until its TTL is over"
+        ),
+        "upgrade" | "downgrade" => write!(
+            f,
+            "whether the {what} of the lease on {names} went through is unknown ({why}); it is held no more, and is \
+             being given back in the background"
+        ),
+        "change" => write!(
+            f,
+            "whether {names} was changed is unknown ({why}); look at it before you do it again: what is done twice may \
+             count twice"
+        ),
+        "release detached" => write!(
+            f,
+            "whether {names} was released is unknown ({why}); it is tried again in the background while this \
+             process runs, and its TTL ends it in any case"
+        ),
+        _ => write!(
+            f,
+            "whether {names} was released is unknown ({why}); it was protected until now, and is being given back \
+             in the background"
+        ),
     }
 }
 
-struct BusyText<'a> {
-    names: &'a Names,
-    busy: &'a Busy,
-    waited: Duration,
-}
-
-impl fmt::Display for BusyText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Busy { holder, remaining, waiters } = self.busy;
-        match holder {
-            Some(owner) => write!(f, "{} is held by {owner}", self.names)?,
-            // Whoever held it has gone, or others stand in line before us.
-            None => write!(f, "{} was not to be had in time", self.names)?,
+fn write_busy(names: &Names, busy: &Busy, waited: &Duration, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Busy { holder, remaining, waiters } = busy;
+    match holder {
+        Some(owner) => write!(f, "{names} is held by {owner}")?,
+        // Whoever held it has gone, or others stand in line before us.
+        None => write!(f, "{names} was not to be had in time")?,
+    }
+    if let Some(remaining) = remaining {
+        write!(f, " for another {} unless renewed", Short(*remaining))?;
+    }
+    match *waiters {
+        0 => {}
+        1 => write!(f, ", with 1 waiting")?,
+        n => write!(f, ", with {n} waiting")?,
+    }
+    if !waited.is_zero() {
+        write!(f, "; waited {}", Short(*waited))?;
+    }
+    match holder {
+        Some(owner) if owner.as_str() == ENDLESS => {
+            write!(f, "; if whoever took it is gone, give it an end with `leasehold adopt`")
         }
-        if let Some(remaining) = remaining {
-            write!(f, " for another {} unless renewed", Short(*remaining))?;
-        }
-        match *waiters {
-            0 => {}
-            1 => write!(f, ", with 1 waiting")?,
-            n => write!(f, ", with {n} waiting")?,
-        }
-        if !self.waited.is_zero() {
-            write!(f, "; waited {}", Short(self.waited))?;
-        }
-        match holder {
-            Some(owner) if owner.as_str() == ENDLESS => {
-                write!(f, "; if whoever took it is gone, give it an end with `leasehold adopt`")
-            }
-            _ => Ok(()),
-        }
+        _ => Ok(()),
     }
 }
 
