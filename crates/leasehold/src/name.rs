@@ -161,32 +161,14 @@ impl IntoName for &Name {
     }
 }
 
-impl IntoName for &str {
-    fn into_name(self) -> Result<Name> {
-        Name::new(self)
-    }
+macro_rules! into_name_by_check {
+    ($($text:ty),*) => {
+        $(impl IntoName for $text {
+            fn into_name(self) -> Result<Name> {
+                Name::new(self)
+            }
+        })*
+    };
 }
 
-impl IntoName for &String {
-    fn into_name(self) -> Result<Name> {
-        Name::new(self)
-    }
-}
-
-impl IntoName for String {
-    fn into_name(self) -> Result<Name> {
-        Name::new(self)
-    }
-}
-
-impl IntoName for &&str {
-    fn into_name(self) -> Result<Name> {
-        Name::new(self)
-    }
-}
-
-impl IntoName for Cow<'_, str> {
-    fn into_name(self) -> Result<Name> {
-        Name::new(self)
-    }
-}
+into_name_by_check!(&str, &&str, String, &String, Cow<'_, str>);
