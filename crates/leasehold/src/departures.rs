@@ -2,8 +2,10 @@
 
 use crate::claim::{Evicted, Holder};
 use crate::clock::Deadline;
+use crate::error::Result;
 use crate::locks::Client;
-use crate::name::Name;
+use crate::name::{IntoName, Name};
+use crate::renewal::next_notice;
 use crate::store::{Notice, NoticeReceiver};
 use crate::sync::Arc;
 
@@ -67,27 +69,21 @@ impl Departures {
     ///
     /// # Cancel safety
     /// Only waits; can be dropped at any time.
-    pub async fn of(
-        mut self,
-        name: impl crate::name::IntoName,
-        evicted: &Evicted,
-    ) -> crate::error::Result<Vec<Departed>> {
+    pub async fn of(mut self, name: impl IntoName, evicted: &Evicted) -> Result<Vec<Departed>> {
         let name: Name = name.into_name()?;
         let clock = self.client.clock().clone();
         let now = clock.now();
         let mut open: Vec<(Holder, Deadline)> = Vec::new();
         let mut departed = Vec::new();
         for holder in evicted.holders.iter().cloned() {
+            let runs_out = now.plus(holder.remaining);
             match holder.is_endless() {
                 true => departed.push(Departed { holder, how: Departure::Unknown }),
-                false => {
-                    let runs_out = now.plus(holder.remaining);
-                    open.push((holder, runs_out));
-                }
+                false => open.push((holder, runs_out)),
             }
         }
         while let Some(first) = open.iter().map(|(_, runs_out)| *runs_out).min() {
-            let notice = clock.until(first, next(&mut self.notices)).await.flatten();
+            let notice = clock.until(first, next_notice(&mut self.notices)).await.flatten();
             let now = clock.now();
             let confirms = |holder: &Holder| match &notice {
                 Some(Notice::Ended { name: its, fence }) => *its == name && holder.fence == Some(*fence),
@@ -104,13 +100,6 @@ impl Departures {
             });
         }
         Ok(departed)
-    }
-}
-
-async fn next(notices: &mut Option<NoticeReceiver>) -> Option<Notice> {
-    match notices {
-        Some(notices) => notices.next().await,
-        None => std::future::pending().await,
     }
 }
 

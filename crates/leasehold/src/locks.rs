@@ -2,6 +2,7 @@
 //! cleanup task and its local queues.
 
 use std::fmt;
+use std::pin::pin;
 use std::time::Duration;
 
 use crate::acquire::{LocalQueues, Request};
@@ -352,11 +353,7 @@ impl Locks {
     /// Whether it ended in time.
     async fn within(&self, limit: Duration, work: impl Future<Output = ()>) -> bool {
         let clock = self.client.clock();
-        tokio::select! {
-            biased;
-            () = work => true,
-            () = clock.sleep_until(clock.now().plus(limit)) => false,
-        }
+        clock.until(clock.now().plus(limit), work).await.is_some()
     }
 }
 
@@ -371,10 +368,20 @@ impl Client {
 
     /// What a store answers before a caller who does not wait has waited long enough.
     pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let enough = self.clock().now().plus(ANSWER_MAX);
+        self.clock().until(enough, call).await.unwrap_or_else(|| Err(self.no_answer()))
+    }
+
+    /// Does the work, and ends it with [`Error::Closed`] when the client is closed.
+    pub(crate) async fn while_open<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        // Registers first and checks then, or it would miss a closing in between.
+        let mut closed = pin!(self.closing.rung.notified());
+        closed.as_mut().enable();
+        self.check_open()?;
         tokio::select! {
             biased;
-            answer = call => answer,
-            () = self.clock().sleep_until(self.clock().now().plus(ANSWER_MAX)) => Err(self.no_answer()),
+            answer = work => answer,
+            () = closed => Err(Error::Closed),
         }
     }
 

@@ -304,7 +304,8 @@ async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_
     }
 }
 
-async fn next_notice(notices: &mut Option<NoticeReceiver>) -> Option<Notice> {
+/// The next notice; none comes from a store without notices.
+pub(crate) async fn next_notice(notices: &mut Option<NoticeReceiver>) -> Option<Notice> {
     match notices {
         Some(notices) => notices.next().await,
         None => std::future::pending().await,

@@ -1,7 +1,6 @@
 //! `Latch`: closed until so many have counted down, and open from then on.
 
 use std::fmt;
-use std::pin::pin;
 use std::time::Duration;
 
 use crate::cells::store::{CellStore, Key, Kind, When, Write, Written};
@@ -186,18 +185,13 @@ impl Latch {
         let settings = self.settings.clone()?;
         let clock = self.client.clock();
         loop {
-            // Listens first and looks then, or a closing in between would go unheard.
-            let mut closed = pin!(self.client.closing.rung.notified());
-            closed.as_mut().enable();
             let store = self.store()?;
             let looked = match self.client.in_time(settings.read(store)).await {
                 Ok((tally, _)) if tally.missing() == 0 => return Ok(true),
                 Ok(_) if clock.now() >= until => return Ok(false),
-                Ok((_, value)) => tokio::select! {
-                    biased;
-                    () = closed => Ok(()),
-                    changed = store.changed(&settings.key, value.as_deref(), until) => changed,
-                },
+                Ok((_, value)) => {
+                    self.client.while_open(store.changed(&settings.key, value.as_deref(), until)).await
+                }
                 Err(error) => Err(error),
             };
             match looked {

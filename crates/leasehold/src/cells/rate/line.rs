@@ -4,8 +4,6 @@
 //! No waiter asks the store itself: a future that is kept and not polled would block all behind it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -19,7 +17,7 @@ use crate::locks::Client;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
 
 /// All queues of a client.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Lines {
     /// By where the limit is kept.
     lines: Mutex<HashMap<String, Line>>,
@@ -31,7 +29,7 @@ pub(crate) struct Lines {
 /// Invariants:
 /// - it is in the table exactly as long as a task serves it;
 /// - the waiter that is being served is not in the queue any more.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Line {
     /// By order of arrival.
     waiters: BTreeMap<u64, Waiter>,
@@ -146,7 +144,8 @@ impl Drop for Served {
 async fn serve(mut served: Served) {
     let Served { client, place, .. } = &served;
     while let Some(mut waiter) = client.lines.next(place) {
-        if let Some(answer) = ask(client, place, &mut waiter).await {
+        let answer = client.while_open(ask(client, place, &mut waiter)).await.transpose();
+        if let Some(answer) = answer {
             let _ = waiter.answer.send(answer);
         }
     }
@@ -154,40 +153,21 @@ async fn serve(mut served: Served) {
 }
 
 /// Asks until the limit lets it through, its time is over, or its future was dropped (`None`).
-async fn ask(client: &Arc<Client>, place: &str, waiter: &mut Waiter) -> Option<Result<Taken>> {
+async fn ask(client: &Client, place: &str, waiter: &mut Waiter) -> Result<Option<Taken>> {
     let clock = client.clock();
-    // Listens first and looks then, or a closing in between would go unheard.
-    let mut closed = pin!(client.closing.rung.notified());
-    closed.as_mut().enable();
+    let store = client.cells(super::WHAT)?;
     let mut refused = 0;
     while !waiter.answer.is_closed() {
-        let store = match client.check_open().and_then(|()| client.cells(super::WHAT)) {
-            Ok(store) => store,
-            Err(error) => return Some(Err(error)),
-        };
-        let taken = match client.in_time(store.take(&waiter.key, &waiter.limit, waiter.weight)).await {
-            Ok(taken) => taken,
-            Err(error) => return Some(Err(error)),
-        };
+        let taken = client.in_time(store.take(&waiter.key, &waiter.limit, waiter.weight)).await?;
         let now = clock.now();
         let again = now.plus(taken.retry_after);
         if taken.allowed || again > waiter.until {
-            return Some(Ok(taken));
+            return Ok(Some(taken));
         }
         client.lines.tell(place, now, &taken);
-        tokio::select! {
-            biased;
-            () = &mut closed => return Some(Err(Error::Closed)),
-            () = waiter.answer.closed() => {}
-            () = clock.sleep_until(again.plus(spread(taken.retry_after, refused)).min(waiter.until)) => {}
-        }
+        let asks_at = again.plus(spread(taken.retry_after, refused)).min(waiter.until);
+        clock.until(asks_at, waiter.answer.closed()).await;
         refused += 1;
     }
-    None
-}
-
-impl fmt::Debug for Waiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiter").field("key", &self.key).field("weight", &self.weight).finish_non_exhaustive()
-    }
+    Ok(None)
 }

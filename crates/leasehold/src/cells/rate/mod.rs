@@ -5,7 +5,6 @@ pub(crate) mod limit;
 pub(crate) mod line;
 
 use std::fmt;
-use std::pin::pin;
 use std::time::Duration;
 
 use crate::cells::store::{CellStore, Key, Kind};
@@ -155,16 +154,11 @@ impl RateLimit {
     async fn wait_until(&self, weight: u32, until: Deadline) -> Result<Taken> {
         let (key, limit) = self.checked(weight)?;
         let clock = self.client.clock();
-        // Listens first and looks then, or a closing in between would go unheard.
-        let mut closed = pin!(self.client.closing.rung.notified());
-        closed.as_mut().enable();
         self.store()?;
         let mut stand = self.client.lines.join(&self.client, key, limit, weight, until);
-        tokio::select! {
-            biased;
-            taken = stand.answer() => return taken,
-            () = closed => return Err(crate::error::Error::Closed),
-            () = clock.sleep_until(until) => {}
+        let answer = clock.until(until, stand.answer());
+        if let Some(taken) = self.client.while_open(async { Ok(answer.await) }).await? {
+            return taken;
         }
         match stand.leave(clock.now()) {
             Some(refused) => Ok(refused),
