@@ -21,7 +21,7 @@ mirror! {
     /// assert_eq!(updated.value, Some(99));
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     struct Cells(crate::Cells) {
         /// Returns the counter with this name.
         fn counter(&self, name: impl IntoName) -> Counter;
@@ -30,19 +30,9 @@ mirror! {
         /// Returns a script, which runs on a Redis store only.
         fn script(&self, source: impl Into<String>) -> Script;
     }
-}
 
-impl Cells {
-    /// Returns the cell with this name, whose value is kept as JSON. See [`crate::Cells::cell`].
-    #[cfg(feature = "json")]
-    pub fn cell<T: serde::Serialize + serde::de::DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
-        Cell { inner: self.inner.cell(name), engine: self.engine.clone() }
-    }
-}
-
-mirror! {
     /// A number that many clients add to. See [`crate::Counter`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a counter does nothing until it is added to or read"]
     struct Counter(crate::Counter) {
         /// Sets how long the counter lasts, from its first add.
@@ -54,9 +44,7 @@ mirror! {
         /// Removes the counter: the next add starts from zero.
         async fn reset(&self) -> Result<()>;
     }
-}
 
-mirror! {
     /// A value that is changed without a lock. See [`crate::Cell`].
     #[must_use = "a cell does nothing until it is read or written"]
     struct Cell<T>(crate::Cell) {
@@ -83,41 +71,17 @@ mirror! {
         /// Removes the value, unless there was a write under a higher fence.
         async fn delete_fenced(&self, fence: Fence) -> Result<()>;
     }
-}
 
-impl<T: Send> Cell<T> {
-    /// Reads the value, computes the next one and writes that; repeats if there was a write in between. See
-    /// [`crate::Cell::update`].
-    pub fn update<R: Into<Next<T>>>(&self, next: impl FnMut(Option<T>) -> R + Send) -> Result<Updated<T>> {
-        self.engine.block_on(self.inner.update(next))?
-    }
-}
-
-impl<T> std::fmt::Debug for Cell<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl<T> Clone for Cell<T> {
-    fn clone(&self) -> Self {
-        Cell { inner: self.inner.clone(), engine: self.engine.clone() }
-    }
-}
-
-mirror! {
     /// A script of the user. See [`crate::Script`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a script does nothing until it is called"]
     struct Script(crate::Script) {
         /// Begins a call.
         fn call(&self) -> Call;
     }
-}
 
-mirror! {
     /// One call of a [`Script`]. See [`crate::cells::script::Call`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a call does nothing until it is run"]
     struct Call(crate::cells::script::Call) {
         /// Adds the key of this cell to `KEYS`.
@@ -129,18 +93,9 @@ mirror! {
         /// Adds an argument to `ARGV`.
         fn arg(self, arg: impl Into<Arg>) -> Self;
     }
-}
 
-impl Call {
-    /// Runs the script on the server, and returns its answer. See [`crate::cells::script::Call::run`].
-    pub fn run<R: FromAnswer>(&self) -> Result<R> {
-        self.engine.block_on(self.inner.run())?
-    }
-}
-
-mirror! {
     /// A limit of so much per period, for all clients that use the name. See [`crate::RateLimit`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a rate limit does nothing until something is taken"]
     struct RateLimit(crate::RateLimit) {
         /// Sets how much a [period](RateLimit::per) allows. It is required.
@@ -162,14 +117,12 @@ mirror! {
         /// Waits until the limit allows this much, at most this long, and takes it.
         async fn wait_for(&self, weight: u32, time: Duration) -> Result<Taken>;
     }
-}
 
-mirror! {
     /// Values that one caller loads for all others. See [`crate::Cache`].
     ///
     /// A loader runs on the calling thread, and cannot be cancelled: past
     /// [`load_within`](Cache::load_within) the next caller loads, but the call waits for its loader to end.
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a cache does nothing until it is asked for something"]
     struct Cache<T = Vec<u8>>(crate::Cache) {
         /// Sets how long a caller waits while others load.
@@ -188,6 +141,35 @@ mirror! {
         async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<T>>;
         /// Removes the value.
         async fn invalidate(&self, key: impl AsRef<[u8]>) -> Result<()>;
+    }
+}
+
+impl Cells {
+    /// Returns the cell with this name, whose value is kept as JSON. See [`crate::Cells::cell`].
+    #[cfg(feature = "json")]
+    pub fn cell<T: serde::Serialize + serde::de::DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
+        Cell { inner: self.inner.cell(name), engine: self.engine.clone() }
+    }
+}
+
+impl<T: Send> Cell<T> {
+    /// Reads the value, computes the next one and writes that; repeats if there was a write in between. See
+    /// [`crate::Cell::update`].
+    pub fn update<R: Into<Next<T>>>(&self, next: impl FnMut(Option<T>) -> R + Send) -> Result<Updated<T>> {
+        self.engine.block_on(self.inner.update(next))?
+    }
+}
+
+impl<T> Clone for Cell<T> {
+    fn clone(&self) -> Self {
+        Cell { inner: self.inner.clone(), engine: self.engine.clone() }
+    }
+}
+
+impl Call {
+    /// Runs the script on the server, and returns its answer. See [`crate::cells::script::Call::run`].
+    pub fn run<R: FromAnswer>(&self) -> Result<R> {
+        self.engine.block_on(self.inner.run())?
     }
 }
 

@@ -1,6 +1,5 @@
 //! The background thread of a client whose callers are not async, and how they wait.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -65,12 +64,6 @@ impl Drop for Engine {
         if let (Some(stop), Some(cleanup)) = (self.stop.take(), self.cleanup.take()) {
             let _ = stop.send(cleanup);
         }
-    }
-}
-
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Engine")
     }
 }
 

@@ -1,6 +1,7 @@
 //! The lock types of the blocking API.
 //!
-//! The options that several lock types have are declared in `src/kinds`, for both APIs at once.
+//! The methods that several lock types have in common (their options, `run`, `run_or_rollback`) are declared in `src/kinds`, for
+//! both APIs at once.
 
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use super::lease::{CountedLease, Detached, Leadership, Lease, Turn};
 use super::mirror::mirror;
 use crate::error::Result;
 use crate::kinds::election::Leader;
-use crate::lease::{Proof, Setback};
+use crate::lease::Proof;
 use crate::name::IntoName;
 
 mirror! {
     /// A lock that one holder at a time has. See [`crate::Mutex`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a lock is not acquired before `lock` or `try_lock` is called"]
     struct Mutex(crate::Mutex) {
         /// Waits for the lock and acquires it.
@@ -25,27 +26,9 @@ mirror! {
         /// Acquires the lock on a lease that outlives this process, if it is free; returns `None` if it is not.
         async fn try_lock_detached(&self) -> Result<Option<Detached>>;
     }
-}
 
-impl Mutex {
-    /// Locks, runs the work and releases. See [`Lease::run`].
-    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
-        self.lock()?.run(work)
-    }
-
-    /// Locks, runs the work and releases; rolls back if the lease was lost. See [`Lease::run_or_rollback`].
-    pub fn run_or_rollback<T>(
-        &self,
-        work: impl FnOnce(&Proof) -> T,
-        rollback: impl FnOnce(Setback<T>),
-    ) -> Result<T> {
-        self.lock()?.run_or_rollback(work, rollback)
-    }
-}
-
-mirror! {
     /// A lock that many readers hold together, or one writer alone. See [`crate::RwLock`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a lock is not acquired before `read` or `write` is called"]
     struct RwLock(crate::RwLock) {
         /// Waits until no writer holds the lock or waits ahead, and acquires it as a reader.
@@ -57,12 +40,10 @@ mirror! {
         /// Acquires the lock as the writer if it has no holder; returns `None` if it has one.
         async fn try_write(&self) -> Result<Option<Lease>>;
     }
-}
 
-mirror! {
     /// A number of permits that holders share. See [`crate::Semaphore`], also for clients that differ in the
     /// limit.
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "no permit is acquired before `acquire` or `try_acquire` is called"]
     struct Semaphore(crate::Semaphore) {
         /// Serves waiters in order of arrival, which is the default.
@@ -78,11 +59,9 @@ mirror! {
         /// Acquires this many permits if they are free; returns `None` if they are not.
         async fn try_acquire_many(&self, permits: u32) -> Result<Option<Lease>>;
     }
-}
 
-mirror! {
     /// Several names, acquired all together or not at all. See [`crate::All`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "nothing is acquired before `lock` or `try_lock` is called"]
     struct All(crate::All) {
         /// Waits until none of the names has a holder, and acquires all of them.
@@ -90,37 +69,16 @@ mirror! {
         /// Acquires all of the names if all are free; returns `None` if one is not.
         async fn try_lock(&self) -> Result<Option<Lease>>;
     }
-}
 
-impl All {
-    /// Locks all names, runs the work and releases. See [`Lease::run`].
-    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
-        self.lock()?.run(work)
-    }
-
-    /// Locks all names, runs the work and releases; rolls back if the lease was lost. See
-    /// [`Lease::run_or_rollback`].
-    pub fn run_or_rollback<T>(
-        &self,
-        work: impl FnOnce(&Proof) -> T,
-        rollback: impl FnOnce(Setback<T>),
-    ) -> Result<T> {
-        self.lock()?.run_or_rollback(work, rollback)
-    }
-}
-
-mirror! {
     /// An owner that may acquire again a lock that it holds already. See [`crate::Scope`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     struct Scope(crate::Scope) {
         /// Returns a lock that this owner may acquire many times, while all others wait.
         fn mutex(&self, name: impl IntoName) -> ReentrantMutex;
     }
-}
 
-mirror! {
     /// A lock that one owner at a time holds, as many times as it likes. See [`crate::ReentrantMutex`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a lock is not acquired before `lock` or `try_lock` is called"]
     struct ReentrantMutex(crate::ReentrantMutex) {
         /// Acquires the lock once more if this owner holds it; waits for it and acquires it if not.
@@ -128,11 +86,9 @@ mirror! {
         /// Acquires the lock if that needs no wait; returns `None` if it does.
         async fn try_lock(&self) -> Result<Option<CountedLease>>;
     }
-}
 
-mirror! {
     /// At most one run per period, across all processes. See [`crate::Once`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "nothing runs before `run` or `take` is called"]
     struct Once(crate::Once) {
         /// Sets the period: from the begin of one run to the earliest begin of the next.
@@ -144,24 +100,9 @@ mirror! {
         /// Begins a run; returns `None` if this period has one already.
         async fn take(&self) -> Result<Option<Turn>>;
     }
-}
 
-impl Once {
-    /// Runs the work on this thread; returns `None` if this period has a run already.
-    ///
-    /// Work that is not async cannot be cancelled: long work checks [`Proof::is_valid`] before each step that
-    /// matters.
-    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<Option<T>> {
-        let Some(turn) = self.take()? else { return Ok(None) };
-        let output = work(&turn);
-        turn.done()?;
-        Ok(Some(output))
-    }
-}
-
-mirror! {
     /// One leader at a time among the candidates. See [`crate::Election`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a candidate does not campaign before `campaign` is called"]
     struct Election(crate::Election) {
         /// Sets how often observers ask the store which candidate leads.
@@ -173,21 +114,16 @@ mirror! {
         /// Observes every change of leader from now on.
         fn leader_changed(&self) -> Changes;
     }
-}
 
-mirror! {
     /// The changes of leader. See [`crate::Changes`].
-    #[derive(Debug)]
     struct Changes(crate::Changes) {
         /// Returns the leader at once on the first call; later calls wait until the leader or its term changes.
         #[allow(clippy::should_implement_trait)]
         async fn next(&mut self) -> Result<Option<Leader>>;
     }
-}
 
-mirror! {
     /// A gate that is closed until a number of callers have counted down. See [`crate::Latch`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     #[must_use = "a latch does nothing until it is counted down or waited for"]
     struct Latch(crate::Latch) {
         /// Sets how long the store remembers the latch after the last count.
@@ -204,5 +140,18 @@ mirror! {
         async fn wait_for(&self, time: Duration) -> Result<bool>;
         /// Forgets all counts: the next count starts a new latch.
         async fn reset(&self) -> Result<()>;
+    }
+}
+
+impl Once {
+    /// Runs the work on this thread; returns `None` if this period has a run already.
+    ///
+    /// Work that is not async cannot be cancelled: long work checks [`Proof::is_valid`] before each step that
+    /// matters.
+    pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<Option<T>> {
+        let Some(turn) = self.take()? else { return Ok(None) };
+        let output = work(&turn);
+        turn.done()?;
+        Ok(Some(output))
     }
 }

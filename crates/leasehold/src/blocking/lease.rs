@@ -1,6 +1,5 @@
 //! The leases of the blocking API: what its lock types return.
 
-use std::ops::Deref;
 use std::time::Duration;
 
 use super::mirror::mirror;
@@ -8,13 +7,12 @@ use crate::claim::Names;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
-use crate::lease::{Proof, Setback};
+use crate::lease::{Proof, Setback, deref_to_proof};
 use crate::token::Token;
 
 mirror! {
     /// A lock held on a lease. It has every method of a [`Proof`]. See [`crate::Lease`].
     #[must_use = "the lock is released as soon as the lease is dropped"]
-    #[derive(Debug)]
     struct Lease(crate::Lease) {
         /// Returns a proof, for other threads to watch.
         fn proof(&self) -> Proof;
@@ -29,19 +27,71 @@ mirror! {
         /// Releases the lock, and reports whether it was held to the end.
         async fn release(self) -> Result<()>;
     }
+
+    /// A lease that is not renewed and outlives its process. Dropping it does not release the lock. See
+    /// [`crate::Detached`].
+    #[must_use = "the lock stays taken until its TTL is over: keep the token, or release it"]
+    struct Detached(crate::Detached) {
+        /// Returns the names that the lease holds.
+        fn names(&self) -> &Names;
+        /// Returns the token, with which any process extends or releases the lease.
+        fn token(&self) -> &Token;
+        /// Returns the fence; `None` if the lease was taken up again by its token alone.
+        fn fence(&self) -> Option<Fence>;
+        /// Sets the fence of a lease that was taken up again by its token.
+        fn with_fence(self, fence: Fence) -> Self;
+        /// Returns how long the lease lasts at least, as far as this process knows.
+        fn remaining(&self) -> Duration;
+        /// Makes the lease last for this TTL from now.
+        async fn extend(&mut self, ttl: Duration) -> Result<()>;
+        /// Releases the lock, and reports whether it was held to the end.
+        async fn release(self) -> Result<()>;
+    }
+
+    /// One of the leases by which an owner holds a re-entrant lock. It has every method of a [`Proof`]. See
+    /// [`crate::CountedLease`].
+    #[must_use = "the lock is released as soon as the lease is dropped"]
+    struct CountedLease(crate::CountedLease) {
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Returns how many leases the owner holds now, this one included.
+        fn count(&self) -> usize;
+        /// Ends this lease; the last of the owner's leases releases the lock.
+        async fn release(self) -> Result<()>;
+    }
+
+    /// The run of a period. It has every method of a [`Proof`]. See [`crate::Turn`].
+    #[must_use = "the run is given back as soon as its turn is dropped"]
+    struct Turn(crate::Turn) {
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Ends the run, which counts: the period has no other run.
+        async fn done(self) -> Result<()>;
+        /// Ends the run, which does not count.
+        async fn give_back(self) -> Result<()>;
+    }
+
+    /// The term of a leader. It has every method of a [`Proof`]. See [`crate::Leadership`].
+    #[must_use = "the leader resigns as soon as this is dropped"]
+    struct Leadership(crate::Leadership) {
+        /// Returns the term, which is the fence of the lease.
+        fn term(&self) -> Fence;
+        /// Returns a proof, for other threads to watch.
+        fn proof(&self) -> Proof;
+        /// Ends the term, so that the next candidate leads at once.
+        async fn resign(self) -> Result<()>;
+        /// Returns the lease, to run work under it or to detach it.
+        fn into_lease(self) -> Lease;
+    }
 }
+
+deref_to_proof!(Lease CountedLease Turn Leadership: inner);
 
 impl Lease {
     /// Waits until the lease is lost, at most this long; returns `None` if it is still held then.
     pub fn wait_lost(&self, timeout: Duration) -> Result<Option<Loss>> {
         let clock = self.inner.clock();
-        self.engine.block_on(async {
-            tokio::select! {
-                biased;
-                loss = self.inner.lost() => Some(loss),
-                () = clock.sleep_until(clock.now().plus(timeout)) => None,
-            }
-        })
+        self.engine.block_on(clock.until(clock.now().plus(timeout), self.inner.lost()))
     }
 
     /// Tries to turn a reader's lease into a writer's, without a gap and without waiting. See
@@ -97,85 +147,3 @@ pub enum Upgrade {
     /// There are other holders: this is the reader's lease, unchanged.
     Refused(Lease),
 }
-
-mirror! {
-    /// A lease that is not renewed and outlives its process. Dropping it does not release the lock. See
-    /// [`crate::Detached`].
-    #[must_use = "the lock stays taken until its TTL is over: keep the token, or release it"]
-    #[derive(Debug)]
-    struct Detached(crate::Detached) {
-        /// Returns the names that the lease holds.
-        fn names(&self) -> &Names;
-        /// Returns the token, with which any process extends or releases the lease.
-        fn token(&self) -> &Token;
-        /// Returns the fence; `None` if the lease was taken up again by its token alone.
-        fn fence(&self) -> Option<Fence>;
-        /// Sets the fence of a lease that was taken up again by its token.
-        fn with_fence(self, fence: Fence) -> Self;
-        /// Returns how long the lease lasts at least, as far as this process knows.
-        fn remaining(&self) -> Duration;
-        /// Makes the lease last for this TTL from now.
-        async fn extend(&mut self, ttl: Duration) -> Result<()>;
-        /// Releases the lock, and reports whether it was held to the end.
-        async fn release(self) -> Result<()>;
-    }
-}
-
-mirror! {
-    /// One of the leases by which an owner holds a re-entrant lock. It has every method of a [`Proof`]. See
-    /// [`crate::CountedLease`].
-    #[must_use = "the lock is released as soon as the lease is dropped"]
-    #[derive(Debug)]
-    struct CountedLease(crate::CountedLease) {
-        /// Returns a proof, for other threads to watch.
-        fn proof(&self) -> Proof;
-        /// Returns how many leases the owner holds now, this one included.
-        fn count(&self) -> usize;
-        /// Ends this lease; the last of the owner's leases releases the lock.
-        async fn release(self) -> Result<()>;
-    }
-}
-
-mirror! {
-    /// The run of a period. It has every method of a [`Proof`]. See [`crate::Turn`].
-    #[must_use = "the run is given back as soon as its turn is dropped"]
-    #[derive(Debug)]
-    struct Turn(crate::Turn) {
-        /// Returns a proof, for other threads to watch.
-        fn proof(&self) -> Proof;
-        /// Ends the run, which counts: the period has no other run.
-        async fn done(self) -> Result<()>;
-        /// Ends the run, which does not count.
-        async fn give_back(self) -> Result<()>;
-    }
-}
-
-mirror! {
-    /// The term of a leader. It has every method of a [`Proof`]. See [`crate::Leadership`].
-    #[must_use = "the leader resigns as soon as this is dropped"]
-    #[derive(Debug)]
-    struct Leadership(crate::Leadership) {
-        /// Returns the term, which is the fence of the lease.
-        fn term(&self) -> Fence;
-        /// Returns a proof, for other threads to watch.
-        fn proof(&self) -> Proof;
-        /// Ends the term, so that the next candidate leads at once.
-        async fn resign(self) -> Result<()>;
-        /// Returns the lease, to run work under it or to detach it.
-        fn into_lease(self) -> Lease;
-    }
-}
-
-macro_rules! deref_to_proof {
-    ($($lease:ident)*) => {
-        $(impl Deref for $lease {
-            type Target = Proof;
-
-            fn deref(&self) -> &Proof {
-                &self.inner
-            }
-        })*
-    };
-}
-
-deref_to_proof!(Lease CountedLease Turn Leadership);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 
-/// Declares a blocking type, and those of its methods that do nothing but call the async method of the same
+/// Declares blocking types, and those of their methods that do nothing but call the async method of the same
 /// name.
 ///
 /// ```text
 /// mirror! {
 ///     /// A lock that one holder at a time has.
-///     #[derive(Debug, Clone)]
+///     #[derive(Clone)]
 ///     struct Mutex(crate::Mutex) {
 ///         /// Waits for the lock and acquires it.
 ///         async fn lock(&self) -> Result<Lease>;
@@ -23,11 +23,12 @@ use super::engine::Engine;
 /// A signature is that of the async method, except that types of the async API in the result (also in an
 /// `Option`) become types of the blocking API. An `async fn` blocks the calling thread until the async method
 /// ends, and fails with `Error::InsideRuntime` inside a runtime. The documentation of each method gets a link
-/// to the async method. Methods that do more are written by hand in an `impl` below the table.
+/// to the async method. `Debug` shows the async type. Methods that do more are written by hand in an `impl` below the table.
 macro_rules! mirror {
     (
         $(#[$attr:meta])*
         struct $name:ident $(<$t:ident $(= $default:ty)?>)? ($($path:ident)::+) { $($methods:tt)* }
+        $($rest:tt)*
     ) => {
         $(#[$attr])*
         pub struct $name $(<$t $(= $default)?>)? {
@@ -57,10 +58,19 @@ macro_rules! mirror {
             }
         }
 
+        impl $(<$t>)? ::std::fmt::Debug for $name $(<$t>)? {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                self.inner.fmt(f)
+            }
+        }
+
         impl $(<$t>)? $name $(<$t>)? {
             $crate::blocking::mirror::mirror_methods! { [$($path)::+] $($methods)* }
         }
+
+        $crate::blocking::mirror::mirror! { $($rest)* }
     };
+    () => {};
 }
 pub(super) use mirror;
 

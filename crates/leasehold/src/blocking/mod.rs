@@ -48,25 +48,27 @@ pub fn connect(url: &str) -> Result<Locks> {
 
 /// Connects to the store at this URL, with options.
 pub fn connect_with(options: Options, url: &str) -> Result<Locks> {
-    let mut engine = Engine::start()?;
-    let inner = engine.block_on(options.connect(url))??;
-    engine.cleanup = Some(inner.client.cleanup.clone());
-    Ok(Locks { inner, engine: Arc::new(engine) })
+    start(options.connect(url))
 }
 
 /// A client over a store of your own, or over one that several clients of this process share. The store is made on the
 /// client's runtime, where its clock and its tasks belong.
 pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> Result<Locks> {
     let options = options.checked()?;
+    start(async { options.over(make()?) })
+}
+
+/// Starts the background thread of a client, and makes the client there.
+fn start(connect: impl Future<Output = Result<crate::Locks>>) -> Result<Locks> {
     let mut engine = Engine::start()?;
-    let inner = engine.block_on(async { options.over(make()?) })??;
+    let inner = engine.block_on(connect)??;
     engine.cleanup = Some(inner.client.cleanup.clone());
     Ok(Locks { inner, engine: Arc::new(engine) })
 }
 
 mirror! {
     /// A client of a store. Clones are the same client. See [`crate::Locks`].
-    #[derive(Debug, Clone)]
+    #[derive(Clone)]
     struct Locks(crate::Locks) {
         /// Returns a lock that one holder at a time has.
         fn mutex(&self, name: impl IntoName) -> Mutex;
@@ -145,7 +147,6 @@ impl Locks {
 
 mirror! {
     /// Observes the end of the work of evicted holders. See [`crate::Departures`].
-    #[derive(Debug)]
     #[must_use = "nothing is waited for before `of` is called"]
     struct Departures(crate::Departures) {
         /// Waits until each of these holders has confirmed its end, or its lease has expired.

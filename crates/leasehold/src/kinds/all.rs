@@ -1,13 +1,11 @@
 //! `All`: several names at once, all or none.
 
-use std::fmt;
-
-use super::options::{LockOptions, lock_options};
+use super::options::{LockOptions, lock_options, run_methods};
 use crate::claim::Names;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
-use crate::lease::{Lease, Proof, Setback};
+use crate::lease::Lease;
 use crate::locks::Client;
 use crate::sync::Arc;
 
@@ -49,6 +47,7 @@ pub struct All {
     options: LockOptions,
 }
 
+run_methods!(All);
 lock_options!(All: ttl wait owner max_hold no_renewal min_validity);
 
 impl All {
@@ -79,43 +78,5 @@ impl All {
     /// As [`lock`](All::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
         self.options.try_acquire()
-    }
-
-    /// Locks all, does the work, and lets go. See [`Lease::run`].
-    ///
-    /// # Cancel safety
-    /// Dropped anywhere, the work is cancelled and nothing is left behind.
-    pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<T>> + use<T, F, W>
-    where
-        F: FnOnce(Proof) -> W,
-        W: Future<Output = T>,
-    {
-        let lock = self.lock();
-        async { lock.await?.run(work).await }
-    }
-
-    /// Locks all, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
-    ///
-    /// # Cancel safety
-    /// As [`Lease::run_or_rollback`].
-    pub fn run_or_rollback<T, F, W, G, R>(
-        &self,
-        work: F,
-        rollback: G,
-    ) -> impl Future<Output = Result<T>> + use<T, F, W, G, R>
-    where
-        F: FnOnce(Proof) -> W,
-        W: Future<Output = T>,
-        G: FnOnce(Setback<T>) -> R,
-        R: Future<Output = ()>,
-    {
-        let lock = self.lock();
-        async { lock.await?.run_or_rollback(work, rollback).await }
-    }
-}
-
-impl fmt::Debug for All {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("All", f)
     }
 }

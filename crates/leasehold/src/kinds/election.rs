@@ -1,7 +1,5 @@
 //! `Election`: one leader at a time, for a term; and who it is.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use super::options::{LockOptions, lock_options};
@@ -10,7 +8,7 @@ use crate::clock::Deadline;
 use crate::error::Error;
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::lease::{Lease, Proof};
+use crate::lease::{Lease, Proof, deref_to_proof};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -104,12 +102,6 @@ impl Election {
     }
 }
 
-impl fmt::Debug for Election {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("Election", f)
-    }
-}
-
 /// Who leads, as others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -192,10 +184,4 @@ impl Leadership {
     }
 }
 
-impl Deref for Leadership {
-    type Target = Proof;
-
-    fn deref(&self) -> &Proof {
-        &self.lease
-    }
-}
+deref_to_proof!(Leadership: lease);

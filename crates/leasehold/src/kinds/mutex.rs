@@ -1,14 +1,12 @@
 //! `Mutex`: one holder at a time.
 
-use std::fmt;
-
-use super::options::{LockOptions, lock_options};
+use super::options::{LockOptions, lock_options, run_methods};
 use crate::claim::Names;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::lease::Lease;
 use crate::lease::detached::Detached;
-use crate::lease::{Lease, Proof, Setback};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -44,6 +42,7 @@ pub struct Mutex {
     options: LockOptions,
 }
 
+run_methods!(Mutex);
 lock_options!(Mutex: ttl wait owner max_hold no_renewal min_validity strict_order);
 
 impl Mutex {
@@ -111,43 +110,5 @@ impl Mutex {
     /// As [`lock_detached`](Mutex::lock_detached).
     pub fn try_lock_detached(&self) -> impl Future<Output = Result<Option<Detached>>> + Send + use<> {
         self.options.try_acquire_detached()
-    }
-
-    /// Locks, does the work, and lets go. See [`Lease::run`].
-    ///
-    /// # Cancel safety
-    /// Dropped anywhere, the work is cancelled and nothing is left behind.
-    pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<T>> + use<T, F, W>
-    where
-        F: FnOnce(Proof) -> W,
-        W: Future<Output = T>,
-    {
-        let lock = self.lock();
-        async { lock.await?.run(work).await }
-    }
-
-    /// Locks, does the work, and lets go; rolls back where the lease was lost. See [`Lease::run_or_rollback`].
-    ///
-    /// # Cancel safety
-    /// As [`Lease::run_or_rollback`].
-    pub fn run_or_rollback<T, F, W, G, R>(
-        &self,
-        work: F,
-        rollback: G,
-    ) -> impl Future<Output = Result<T>> + use<T, F, W, G, R>
-    where
-        F: FnOnce(Proof) -> W,
-        W: Future<Output = T>,
-        G: FnOnce(Setback<T>) -> R,
-        R: Future<Output = ()>,
-    {
-        let lock = self.lock();
-        async { lock.await?.run_or_rollback(work, rollback).await }
-    }
-}
-
-impl fmt::Debug for Mutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("Mutex", f)
     }
 }

@@ -1,13 +1,11 @@
 //! `Once`: at most one run per period, whoever comes first.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 use super::options::{LockOptions, lock_options};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
-use crate::lease::{Lease, Proof};
+use crate::lease::{Lease, Proof, deref_to_proof};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -137,12 +135,6 @@ impl Once {
     }
 }
 
-impl fmt::Debug for Once {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("Once", f)
-    }
-}
-
 /// The run of this period: what [`Once::take`] gives. It has everything a [`Proof`] has.
 ///
 /// Dropped, it is given back in the background, as if it had not been taken.
@@ -185,10 +177,4 @@ impl Turn {
     }
 }
 
-impl Deref for Turn {
-    type Target = Proof;
-
-    fn deref(&self) -> &Proof {
-        &self.lease
-    }
-}
+deref_to_proof!(Turn: lease);

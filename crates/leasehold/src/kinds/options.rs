@@ -15,11 +15,18 @@ use crate::token::Owner;
 use crate::ttl::Ttl;
 
 /// Gives a lock type, and its blocking twin of the same name, the option methods in the list:
-/// `lock_options!(Mutex: ttl wait owner)`. The async type has its [`LockOptions`] in the field `options`.
+/// `lock_options!(Mutex: ttl wait owner)`. The async type has its [`LockOptions`] in the field `options`, which its
+/// `Debug` shows.
 macro_rules! lock_options {
     ($lock:ident: $($option:ident)*) => {
         impl $lock {
             $($crate::kinds::options::lock_option!(options.$option);)*
+        }
+
+        impl ::std::fmt::Debug for $lock {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                self.options.fmt_as(stringify!($lock), f)
+            }
         }
 
         #[cfg(not(shuttle))]
@@ -29,6 +36,66 @@ macro_rules! lock_options {
     };
 }
 pub(super) use lock_options;
+
+/// Gives a lock type with a method `lock`, and its blocking twin, the methods that run work under the lock.
+macro_rules! run_methods {
+    ($lock:ident) => {
+        impl $lock {
+            /// Acquires the lock, runs the work and releases the lock. See [`Lease::run`](crate::Lease::run).
+            ///
+            /// # Cancel safety
+            /// Dropped anywhere, the work is cancelled and nothing is left behind.
+            pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<T>> + use<T, F, W>
+            where
+                F: FnOnce($crate::Proof) -> W,
+                W: Future<Output = T>,
+            {
+                let lock = self.lock();
+                async { lock.await?.run(work).await }
+            }
+
+            /// As `run`, and rolls back if the lease was lost. See
+            /// [`Lease::run_or_rollback`](crate::Lease::run_or_rollback).
+            ///
+            /// # Cancel safety
+            /// As [`Lease::run_or_rollback`](crate::Lease::run_or_rollback).
+            pub fn run_or_rollback<T, F, W, G, R>(
+                &self,
+                work: F,
+                rollback: G,
+            ) -> impl Future<Output = Result<T>> + use<T, F, W, G, R>
+            where
+                F: FnOnce($crate::Proof) -> W,
+                W: Future<Output = T>,
+                G: FnOnce($crate::Setback<T>) -> R,
+                R: Future<Output = ()>,
+            {
+                let lock = self.lock();
+                async { lock.await?.run_or_rollback(work, rollback).await }
+            }
+        }
+
+        #[cfg(not(shuttle))]
+        impl $crate::blocking::$lock {
+            /// Acquires the lock, runs the work and releases the lock. See
+            /// [`Lease::run`](crate::blocking::Lease::run).
+            pub fn run<T>(&self, work: impl FnOnce(&$crate::Proof) -> T) -> Result<T> {
+                self.lock()?.run(work)
+            }
+
+            /// As `run`, and rolls back if the lease was lost. See
+            /// [`Lease::run_or_rollback`](crate::blocking::Lease::run_or_rollback).
+            pub fn run_or_rollback<T>(
+                &self,
+                work: impl FnOnce(&$crate::Proof) -> T,
+                rollback: impl FnOnce($crate::Setback<T>),
+            ) -> Result<T> {
+                self.lock()?.run_or_rollback(work, rollback)
+            }
+        }
+    };
+}
+pub(super) use run_methods;
 
 /// The signature and the documentation of each option, for all lock types. What an option means for one lock
 /// type in particular is in the table of that type.

@@ -1,7 +1,5 @@
 //! `RwLock`: many readers, or one writer.
 
-use std::fmt;
-
 use super::options::{LockOptions, lock_options};
 use crate::claim::{Names, Share};
 #[cfg(doc)]
@@ -112,11 +110,5 @@ impl RwLock {
     /// As [`read`](RwLock::read).
     pub fn try_write(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
         self.options.try_acquire()
-    }
-}
-
-impl fmt::Debug for RwLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("RwLock", f)
     }
 }

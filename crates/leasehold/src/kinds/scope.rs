@@ -3,17 +3,14 @@
 //! What is shared lives in this client: to the store, and to everybody else, an owner holds a name once.
 
 use std::fmt;
-use std::ops::Deref;
 use std::pin::pin;
-use std::sync::Arc as StdArc;
+use std::sync::{Arc as StdArc, Weak};
 
 use tokio::sync::Notify;
 
 use super::options::{LockOptions, lock_options};
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::lease::{Lease, Proof};
+use crate::error::{Error, Result};
+use crate::lease::{Lease, Proof, deref_to_proof};
 use crate::locks::Client;
 use crate::name::{IntoName, Name};
 use crate::store::registry::{Entry, Registry};
@@ -138,34 +135,27 @@ impl ReentrantMutex {
     }
 }
 
-impl fmt::Debug for ReentrantMutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("ReentrantMutex", f)
-    }
-}
-
 /// A lock that its owner holds, perhaps several times. It has everything a [`Proof`] has; all that the owner holds of one lock
 /// have the same fence, and are lost together.
 ///
 /// Dropping it lets go, as [`release`](CountedLease::release) does, in the background.
 #[must_use = "the lock is let go as soon as the lease is dropped"]
 pub struct CountedLease {
-    proof: Proof,
-    tenure: StdArc<Tenure>,
+    /// The leases of the owner share it, and the last of them releases it.
+    lease: StdArc<Lease>,
     /// Keeps the place in the registry for as long as it is held.
     _place: Entry<(Owner, Name), Place>,
-    is_out: bool,
 }
 
 impl CountedLease {
     /// A proof for other tasks to watch. It lasts as long as the owner holds the lock, which may be longer than this lease.
     pub fn proof(&self) -> Proof {
-        self.proof.clone()
+        self.lease.proof()
     }
 
     /// How many times the owner holds it now; this one is among them.
     pub fn count(&self) -> usize {
-        lock(&self.tenure.inside).count
+        StdArc::strong_count(&self.lease)
     }
 
     /// Lets go; the last of the owner's to do so gives the lock back to the store.
@@ -175,40 +165,17 @@ impl CountedLease {
     ///
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
-    pub async fn release(mut self) -> Result<()> {
-        match self.leave() {
+    pub async fn release(self) -> Result<()> {
+        let CountedLease { lease, _place } = self;
+        let lost = lease.loss().map(|reason| Error::lost(lease.names(), reason));
+        match StdArc::into_inner(lease) {
             Some(lease) => lease.release().await,
-            None => match self.proof.loss() {
-                None => Ok(()),
-                Some(reason) => Err(crate::error::Error::Lost { names: self.proof.names().clone(), reason }),
-            },
+            None => lost.map_or(Ok(()), Err),
         }
     }
-
-    /// The lease, to the last one out.
-    fn leave(&mut self) -> Option<Lease> {
-        if std::mem::replace(&mut self.is_out, true) {
-            return None;
-        }
-        let mut inside = lock(&self.tenure.inside);
-        inside.count -= 1;
-        if inside.count == 0 { inside.lease.take() } else { None }
-    }
 }
 
-impl Drop for CountedLease {
-    fn drop(&mut self) {
-        drop(self.leave());
-    }
-}
-
-impl Deref for CountedLease {
-    type Target = Proof;
-
-    fn deref(&self) -> &Proof {
-        &self.proof
-    }
-}
+deref_to_proof!(CountedLease: lease);
 
 impl fmt::Debug for CountedLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,23 +195,8 @@ pub(crate) type Scopes = Registry<(Owner, Name), Place>;
 pub(crate) struct Place {
     /// Wakes the owner's tasks when one of them has got the lock.
     begun: Notify,
-    /// What the owner got last; it may be over.
-    latest: Mutex<Option<StdArc<Tenure>>>,
-}
-
-/// One lease, from the first one in to the last one out.
-///
-/// Invariants:
-/// - the lease is there exactly as long as the count is above zero;
-/// - once at zero, it stays there: whoever comes then asks anew.
-struct Tenure {
-    proof: Proof,
-    inside: Mutex<Inside>,
-}
-
-struct Inside {
-    count: usize,
-    lease: Option<Lease>,
+    /// The lease that the owner got last. Once the last of the owner's leases has gone, it cannot be joined any more.
+    latest: Mutex<Weak<Lease>>,
 }
 
 impl Entry<(Owner, Name), Place> {
@@ -263,29 +215,16 @@ impl Entry<(Owner, Name), Place> {
 
     /// One more, where the owner holds it.
     fn join(&self) -> Option<CountedLease> {
-        let tenure = lock(&self.latest).clone()?;
+        let lease = lock(&self.latest).upgrade()?;
         // Outside of any lock: looking may declare the loss.
-        if !tenure.proof.is_valid() {
-            return None;
-        }
-        {
-            let mut inside = lock(&tenure.inside);
-            if inside.count == 0 {
-                return None;
-            }
-            inside.count += 1;
-        }
-        Some(CountedLease { proof: tenure.proof.clone(), tenure, _place: self.clone(), is_out: false })
+        lease.is_valid().then(|| CountedLease { lease, _place: self.clone() })
     }
 
     /// The first.
     fn begin(&self, lease: Lease) -> CountedLease {
-        let proof = lease.proof();
-        let inside = Mutex::new(Inside { count: 1, lease: Some(lease) });
-        let tenure = StdArc::new(Tenure { proof: proof.clone(), inside });
-        let before = lock(&self.latest).replace(tenure.clone());
-        drop(before);
+        let lease = StdArc::new(lease);
+        *lock(&self.latest) = StdArc::downgrade(&lease);
         self.begun.notify_waiters();
-        CountedLease { proof, tenure, _place: self.clone(), is_out: false }
+        CountedLease { lease, _place: self.clone() }
     }
 }

@@ -1,7 +1,5 @@
 //! `Semaphore`: so many permits, and no more.
 
-use std::fmt;
-
 use super::options::{LockOptions, lock_options};
 use crate::claim::{Names, Permits, Share};
 #[cfg(doc)]
@@ -129,11 +127,5 @@ impl Semaphore {
     fn share(&self, take: u32) -> Result<Share> {
         let permits = Permits::new(take, self.limit)?;
         Ok(Share::Permits(if self.barging { permits.barging() } else { permits }))
-    }
-}
-
-impl fmt::Debug for Semaphore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.options.fmt_as("Semaphore", f)
     }
 }

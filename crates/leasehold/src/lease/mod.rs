@@ -5,7 +5,6 @@ pub(crate) mod detached;
 pub(crate) mod state;
 
 use std::fmt;
-use std::ops::Deref;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -496,13 +495,21 @@ impl Drop for Lease {
     }
 }
 
-impl Deref for Lease {
-    type Target = Proof;
+/// Gives types that have a lease in this field every method of its [`Proof`].
+macro_rules! deref_to_proof {
+    ($($lease:ident)*: $field:ident) => {
+        $(impl ::std::ops::Deref for $lease {
+            type Target = $crate::lease::Proof;
 
-    fn deref(&self) -> &Proof {
-        &self.proof
-    }
+            fn deref(&self) -> &$crate::lease::Proof {
+                &self.$field
+            }
+        })*
+    };
 }
+pub(crate) use deref_to_proof;
+
+deref_to_proof!(Lease: proof);
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
