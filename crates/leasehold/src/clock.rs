@@ -15,6 +15,8 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::error::Result;
 use crate::sync::{Arc, Mutex, lock};
+#[cfg(any(feature = "testing", shuttle))]
+use crate::sync::{AtomicU64, Ordering};
 
 /// A point on a [`Clock`]: nothing is valid past its deadline.
 ///
@@ -71,7 +73,14 @@ fn saturating_ns(duration: Duration) -> u64 {
 
 /// Reads time and sleeps. Clones are the same clock.
 #[derive(Clone)]
-pub struct Clock(Arc<Kind>);
+pub struct Clock(Arc<Shared>);
+
+struct Shared {
+    kind: Kind,
+    /// Of those who sleep, unless tokio wakes them.
+    #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+    timers: Mutex<Timers>,
+}
 
 enum Kind {
     #[cfg(all(target_os = "linux", not(shuttle)))]
@@ -80,7 +89,9 @@ enum Kind {
         origin: tokio::time::Instant,
     },
     #[cfg(any(feature = "testing", shuttle))]
-    Manual(Box<manual::Manual>),
+    Manual {
+        now_ns: AtomicU64,
+    },
 }
 
 impl Clock {
@@ -98,7 +109,7 @@ impl Clock {
             what: "timer on CLOCK_BOOTTIME",
             why: format!("{error}; it takes a runtime with `enable_all`, and a descriptor (see ulimit -n)"),
         })?;
-        let clock = Clock(Arc::new(Kind::Boottime(boottime)));
+        let clock = Clock::of(Kind::Boottime(boottime));
         boottime::drive(&clock, timer);
         Ok(clock)
     }
@@ -111,18 +122,26 @@ impl Clock {
 
     /// tokio's clock, which stands still and leaps in tests with paused time.
     pub fn tokio() -> Self {
-        Clock(Arc::new(Kind::Tokio { origin: tokio::time::Instant::now() }))
+        Clock::of(Kind::Tokio { origin: tokio::time::Instant::now() })
     }
 
     /// A clock moved by hand; see [`advance`](Clock::advance).
     #[cfg(any(feature = "testing", shuttle))]
     pub fn manual() -> Self {
-        Clock(Arc::new(Kind::Manual(Box::default())))
+        Clock::of(Kind::Manual { now_ns: AtomicU64::new(1_000_000_000) })
+    }
+
+    fn of(kind: Kind) -> Self {
+        Clock(Arc::new(Shared {
+            kind,
+            #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
+            timers: Mutex::default(),
+        }))
     }
 
     /// Now.
     pub fn now(&self) -> Deadline {
-        match &*self.0 {
+        match &self.0.kind {
             #[cfg(all(target_os = "linux", not(shuttle)))]
             Kind::Boottime(_) => boottime::now(),
             // One second in, so that "a little before now" exists on a young clock.
@@ -130,7 +149,7 @@ impl Clock {
                 Deadline { ns: 1_000_000_000 }.plus(tokio::time::Instant::now() - *origin)
             }
             #[cfg(any(feature = "testing", shuttle))]
-            Kind::Manual(manual) => manual.now(),
+            Kind::Manual { now_ns } => Deadline::from_ns(now_ns.load(Ordering::SeqCst)),
         }
     }
 
@@ -153,7 +172,7 @@ impl Clock {
     /// # Cancel safety
     /// Dropping the future forgets the timer; nothing else happens.
     pub fn sleep_until(&self, deadline: Deadline) -> Sleep {
-        match &*self.0 {
+        match &self.0.kind {
             _ if deadline == Deadline::FAR => Sleep(Inner::Forever),
             Kind::Tokio { origin } => {
                 // tokio's timers end at about two years; nobody sleeps that long at a stretch.
@@ -182,23 +201,11 @@ impl Clock {
         }
     }
 
-    #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
-    fn timers(&self) -> Option<&Mutex<Timers>> {
-        match &*self.0 {
-            #[cfg(all(target_os = "linux", not(shuttle)))]
-            Kind::Boottime(boottime) => Some(boottime.timers()),
-            Kind::Tokio { .. } => None,
-            #[cfg(any(feature = "testing", shuttle))]
-            Kind::Manual(manual) => Some(manual.timers()),
-        }
-    }
-
     /// Wakes what is due, and sets the alarm for what is next.
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
     fn fire(&self) {
-        let Some(timers) = self.timers() else { return };
         let due = {
-            let mut timers = lock(timers);
+            let mut timers = lock(&self.0.timers);
             let due = timers.take_due(self.now());
             timers.alarm = timers.next().unwrap_or(Deadline::FAR);
             self.set_alarm(timers.alarm);
@@ -209,7 +216,7 @@ impl Clock {
 
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
     fn set_alarm(&self, at: Deadline) {
-        match (&*self.0, at) {
+        match (&self.0.kind, at) {
             (_, Deadline::FAR) => {}
             #[cfg(all(target_os = "linux", not(shuttle)))]
             (Kind::Boottime(boottime), at) => boottime.set_alarm(at),
@@ -248,10 +255,9 @@ impl Future for Sleep {
             Inner::Tokio(sleep) => sleep.as_mut().poll(cx),
             #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
             Inner::Timer { clock, deadline, id } => {
-                let Some(timers) = clock.timers() else { return Poll::Ready(()) };
                 // Dropped after the lock: a waker may be the last to know its task.
                 let _old;
-                let mut timers = lock(timers);
+                let mut timers = lock(&clock.0.timers);
                 if clock.now() >= *deadline {
                     return Poll::Ready(());
                 }
@@ -269,11 +275,9 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
-        if let Inner::Timer { clock, deadline, id: Some(id) } = &self.0
-            && let Some(timers) = clock.timers()
-        {
+        if let Inner::Timer { clock, deadline, id: Some(id) } = &self.0 {
             // The alarm stays as it is: one idle wake-up is cheaper than a system call per sleep.
-            let forgotten = lock(timers).forget(*deadline, *id);
+            let forgotten = lock(&clock.0.timers).forget(*deadline, *id);
             drop(forgotten);
         }
     }
@@ -336,11 +340,10 @@ mod boottime {
     use tokio::io::unix::AsyncFd;
     use tokio::task::AbortHandle;
 
-    use super::{Clock, Deadline, Kind, Timers};
+    use super::{Clock, Deadline, Kind};
     use crate::sync::{Arc, Mutex, lock};
 
     pub(super) struct Boottime {
-        timers: Mutex<Timers>,
         timer: Arc<AsyncFd<OwnedFd>>,
         driver: Mutex<Option<AbortHandle>>,
     }
@@ -363,11 +366,7 @@ mod boottime {
             let timer =
                 registered.unwrap_or_else(|_| Err(io::Error::other("the runtime has I/O disabled")))?;
             let timer = Arc::new(timer);
-            Ok((Boottime { timers: Mutex::default(), timer: timer.clone(), driver: Mutex::new(None) }, timer))
-        }
-
-        pub(super) fn timers(&self) -> &Mutex<Timers> {
-            &self.timers
+            Ok((Boottime { timer: timer.clone(), driver: Mutex::new(None) }, timer))
         }
 
         pub(super) fn set_alarm(&self, deadline: Deadline) {
@@ -397,11 +396,11 @@ mod boottime {
                 // Nothing to read means a stale readiness; either way it is used up.
                 let _ = rustix::io::read(timer.get_ref(), &mut expirations);
                 ready.clear_ready();
-                let Some(kind) = weak.upgrade() else { return };
-                Clock(kind).fire();
+                let Some(clock) = weak.upgrade() else { return };
+                Clock(clock).fire();
             }
         });
-        if let Kind::Boottime(boottime) = &*clock.0 {
+        if let Kind::Boottime(boottime) = &clock.0.kind {
             *lock(&boottime.driver) = Some(driver.abort_handle());
         }
     }
@@ -409,72 +408,47 @@ mod boottime {
 
 /// A clock moved by hand.
 #[cfg(any(feature = "testing", shuttle))]
-mod manual {
-    use std::time::Duration;
-
-    use super::{Clock, Deadline, Kind, Timers};
-    use crate::sync::{AtomicU64, Mutex, Ordering, lock};
-
-    pub(super) struct Manual {
-        now_ns: AtomicU64,
-        timers: Mutex<Timers>,
+impl Clock {
+    /// Moves a manual clock on, and wakes who is due.
+    ///
+    /// # Panics
+    /// On a clock that moves by itself.
+    pub fn advance(&self, duration: Duration) {
+        self.sleep_through(duration);
+        self.fire();
     }
 
-    impl Default for Manual {
-        fn default() -> Self {
-            Manual { now_ns: AtomicU64::new(1_000_000_000), timers: Mutex::default() }
-        }
+    /// Moves a manual clock on without waking anybody, as a suspended machine does: whoever looks sees
+    /// the new time, and timers fire at the next [`advance`](Clock::advance).
+    ///
+    /// # Panics
+    /// On a clock that moves by itself.
+    pub fn sleep_through(&self, duration: Duration) {
+        self.manual_ns().fetch_add(saturating_ns(duration), Ordering::SeqCst);
     }
 
-    impl Manual {
-        pub(super) fn now(&self) -> Deadline {
-            Deadline::from_ns(self.now_ns.load(Ordering::SeqCst))
-        }
-
-        pub(super) fn timers(&self) -> &Mutex<Timers> {
-            &self.timers
-        }
+    /// Sets a manual clock back, as nobody should: for what has to stand that all the same.
+    ///
+    /// # Panics
+    /// On a clock that moves by itself, and before its beginning.
+    pub fn set_back(&self, duration: Duration) {
+        let back = saturating_ns(duration);
+        let set =
+            self.manual_ns().fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| now.checked_sub(back));
+        assert!(set.is_ok(), "a clock begins somewhere");
     }
 
-    impl Clock {
-        /// Moves a manual clock on, and wakes who is due.
-        ///
-        /// # Panics
-        /// On a clock that moves by itself.
-        pub fn advance(&self, duration: Duration) {
-            self.sleep_through(duration);
-            self.fire();
-        }
+    /// Moves a manual clock to its next timer and wakes who is due; false where nobody sleeps.
+    pub fn advance_to_next(&self) -> bool {
+        let now_ns = self.manual_ns();
+        let Some(next) = lock(&self.0.timers).next() else { return false };
+        now_ns.fetch_max(next.as_ns(), Ordering::SeqCst);
+        self.fire();
+        true
+    }
 
-        /// Moves a manual clock on without waking anybody, as a suspended machine does: whoever looks sees
-        /// the new time, and timers fire at the next [`advance`](Clock::advance).
-        ///
-        /// # Panics
-        /// On a clock that moves by itself.
-        pub fn sleep_through(&self, duration: Duration) {
-            let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };
-            manual.now_ns.fetch_add(super::saturating_ns(duration), Ordering::SeqCst);
-        }
-
-        /// Sets a manual clock back, as nobody should: for what has to stand that all the same.
-        ///
-        /// # Panics
-        /// On a clock that moves by itself, and before its beginning.
-        pub fn set_back(&self, duration: Duration) {
-            let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };
-            let back = super::saturating_ns(duration);
-            let set =
-                manual.now_ns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| now.checked_sub(back));
-            assert!(set.is_ok(), "a clock begins somewhere");
-        }
-
-        /// Moves a manual clock to its next timer and wakes who is due; false where nobody sleeps.
-        pub fn advance_to_next(&self) -> bool {
-            let Kind::Manual(manual) = &*self.0 else { panic!("only a manual clock is moved by hand") };
-            let Some(next) = lock(&manual.timers).next() else { return false };
-            manual.now_ns.fetch_max(next.as_ns(), Ordering::SeqCst);
-            self.fire();
-            true
-        }
+    fn manual_ns(&self) -> &AtomicU64 {
+        let Kind::Manual { now_ns } = &self.0.kind else { panic!("only a manual clock is moved by hand") };
+        now_ns
     }
 }
