@@ -48,16 +48,23 @@ impl Loss {
 
     /// A word for logs, metrics and machines.
     pub fn as_str(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// A word for machines, and the reason for people.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Loss::Expired => "expired",
-            Loss::Taken => "taken",
-            Loss::Deleted => "deleted",
-            Loss::Unreachable => "unreachable",
-            Loss::HoldLimit => "hold_limit",
-            Loss::Clock => "clock",
-            Loss::Closed => "closed",
-            Loss::Released => "released",
-            Loss::Gone => "gone",
+            Loss::Expired => ("expired", "its deadline passed without renewal"),
+            Loss::Taken => ("taken", "somebody else holds it"),
+            Loss::Deleted => ("deleted", "it was deleted or evicted from the store"),
+            Loss::Unreachable => ("unreachable", "the store gave no answer until the deadline"),
+            Loss::HoldLimit => ("hold_limit", "it was held for as long as max_hold allows"),
+            Loss::Clock => ("clock", "a clock leapt"),
+            Loss::Closed => ("closed", "the client was closed"),
+            Loss::Released => ("released", "its holder let it go"),
+            Loss::Gone => {
+                ("gone", "it is not in the store any more: its TTL was over, or it was let go or evicted")
+            }
         }
     }
 
@@ -73,17 +80,7 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Loss::Expired => "its deadline passed without renewal",
-            Loss::Taken => "somebody else holds it",
-            Loss::Deleted => "it was deleted or evicted from the store",
-            Loss::Unreachable => "the store gave no answer until the deadline",
-            Loss::HoldLimit => "it was held for as long as max_hold allows",
-            Loss::Clock => "a clock leapt",
-            Loss::Closed => "the client was closed",
-            Loss::Released => "its holder let it go",
-            Loss::Gone => "it is not in the store any more: its TTL was over, or it was let go or evicted",
-        })
+        f.write_str(self.texts().1)
     }
 }
 
