@@ -33,7 +33,7 @@ use crate::lease::detached::Detached;
 use crate::name::{IntoName, Name};
 use crate::renewal::Renewer;
 use crate::store::{Capabilities, Ordered, Store};
-use crate::sync::{Arc, AtomicU64, Ordering, require_runtime};
+use crate::sync::{Arc, require_runtime};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
@@ -48,7 +48,7 @@ pub struct Locks {
 
 pub(crate) struct Client {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) renewer: Renewer,
+    pub(crate) renewer: Arc<Renewer>,
     pub(crate) cleanup: Cleanup,
     pub(crate) queues: Arc<LocalQueues>,
     pub(crate) events: Events,
@@ -58,7 +58,6 @@ pub(crate) struct Client {
     pub(crate) lines: Lines,
     #[cfg(not(shuttle))]
     pub(crate) caches: Arc<Rooms>,
-    ids: AtomicU64,
 }
 
 /// How long a call that does not wait for anybody may take, whatever the store's own time-out is.
@@ -88,7 +87,6 @@ impl Locks {
             lines: Lines::default(),
             #[cfg(not(shuttle))]
             caches: Arc::default(),
-            ids: AtomicU64::new(1),
         };
         Ok(Locks { client: Arc::new(client) })
     }
@@ -362,10 +360,6 @@ impl Client {
         self.store.clock()
     }
 
-    pub(crate) fn next_id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// What a store answers before a caller who does not wait has waited long enough.
     pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let enough = self.clock().now().plus(ANSWER_MAX);
@@ -444,6 +438,12 @@ impl Client {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.renewer.close();
     }
 }
 

@@ -24,17 +24,14 @@ use crate::store::{Notice, NoticeReceiver, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, spawn};
 use crate::ttl::Ttl;
 
-/// The handle of the renewal task.
+/// What the client and its renewal task share.
 pub(crate) struct Renewer {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     clock: Clock,
     /// Renewal times are counted from here, so that they coincide within a client and not between clients.
     since: Deadline,
     queues: Arc<LocalQueues>,
-    checks_scheduled: AtomicU64,
+    /// The last id of an entry in the schedule.
+    last_id: AtomicU64,
     schedule: Mutex<Schedule>,
     /// Notified when the schedule has an entry earlier than the task sleeps for.
     earlier: Notify,
@@ -47,9 +44,7 @@ struct Shared {
 /// - a lease is in it at most once, under its `due_ns`; 0 means that it is not in it;
 /// - a lease that has ended is not inserted (its end is set before it is removed).
 struct Schedule {
-    due: BTreeMap<(Deadline, u64), Arc<LeaseState>>,
-    /// Local queues to check.
-    checks: BTreeMap<(Deadline, u64), Arc<Request>>,
+    due: BTreeMap<(Deadline, u64), Due>,
     /// The task is awake by then at the latest.
     wakes_at: Deadline,
     closed: bool,
@@ -66,75 +61,77 @@ const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// For how many times that a slow batch is still listened to.
 const SLOW_FOR: u32 = 12;
 
-/// What needs attention now.
-struct Due {
-    leases: Vec<Arc<LeaseState>>,
-    checks: Vec<Arc<Request>>,
+/// What needs attention at some time.
+enum Due {
+    Lease(Arc<LeaseState>),
+    /// The local queue of this request is checked.
+    Queue(Arc<Request>),
 }
 
 impl Renewer {
     /// Starts the task. It ends when the renewer is closed.
-    pub(crate) fn start(store: Arc<dyn Store>, queues: Arc<LocalQueues>) -> Self {
+    pub(crate) fn start(store: Arc<dyn Store>, queues: Arc<LocalQueues>) -> Arc<Self> {
         let clock = store.clock().clone();
         let notices = store.notices();
-        let schedule = Schedule {
-            due: BTreeMap::new(),
-            checks: BTreeMap::new(),
-            wakes_at: Deadline::FAR,
-            closed: false,
-        };
-        let shared = Arc::new(Shared {
+        let schedule = Schedule { due: BTreeMap::new(), wakes_at: Deadline::FAR, closed: false };
+        let renewer = Arc::new(Renewer {
             since: clock.now(),
             clock,
             queues,
-            checks_scheduled: AtomicU64::new(0),
+            last_id: AtomicU64::new(0),
             schedule: Mutex::new(schedule),
             earlier: Notify::new(),
             ended: AtomicBool::new(false),
             end: Notify::new(),
         });
-        spawn(work(store, notices, CloseOnDrop(shared.clone())));
-        Renewer { shared }
+        spawn(work(store, notices, CloseOnDrop(renewer.clone())));
+        renewer
+    }
+
+    /// An id for a lease or another entry of the schedule.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Inserts a lease into the schedule, or moves it if its deadline has moved.
     pub(crate) fn schedule(&self, state: &Arc<LeaseState>) {
-        self.shared.put(state, self.shared.next_attention(state, self.shared.clock.now()));
+        self.put(state, self.next_attention(state, self.clock.now()));
     }
 
     /// Removes a lease from the schedule. Its end is set already.
     pub(crate) fn forget(&self, state: &LeaseState) {
-        lock(&self.shared.schedule).remove(state);
+        lock(&self.schedule).remove(state);
     }
 
     /// Checks a local queue from time to time, as long as it has waiters.
     pub(crate) fn check_queue(&self, request: &Arc<Request>) {
-        let when = self.shared.clock.now().plus(request.ttl.as_duration());
-        self.shared.check_at(request.clone(), when);
+        self.check_at(request.clone(), self.clock.now().plus(request.ttl.as_duration()));
     }
 
     /// Ends the task, and declares every lease in the schedule lost.
     pub(crate) fn close(&self) {
-        self.shared.close();
+        let scheduled = {
+            let mut schedule = lock(&self.schedule);
+            schedule.closed = true;
+            take_out(&mut schedule.due)
+        };
+        self.earlier.notify_one();
+        for due in scheduled {
+            if let Due::Lease(state) = due {
+                state.end(Loss::Closed, Then::Withdraw);
+            }
+        }
     }
 
     /// Returns when the closed task has ended: from then on it declares no loss.
     pub(crate) async fn ended(&self) {
-        let mut end = std::pin::pin!(self.shared.end.notified());
+        let mut end = std::pin::pin!(self.end.notified());
         end.as_mut().enable();
-        if !self.shared.ended.load(Ordering::Acquire) {
+        if !self.ended.load(Ordering::Acquire) {
             end.await;
         }
     }
-}
 
-impl Drop for Renewer {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl Shared {
     fn put(&self, state: &Arc<LeaseState>, when: Deadline) {
         let mut schedule = lock(&self.schedule);
         schedule.remove(state);
@@ -148,8 +145,7 @@ impl Shared {
             return;
         }
         state.due_ns.store(when.as_ns(), Ordering::Relaxed);
-        schedule.due.insert((when, state.id), state.clone());
-        self.wake_by(schedule, when);
+        self.insert(schedule, when, state.id, Due::Lease(state.clone()));
     }
 
     /// Has the leases renewed at once that a notice reports as evicted; all of them if a notice was missed. The notice itself
@@ -160,7 +156,11 @@ impl Shared {
             Some(_) => false,
             None => true,
         };
-        let scheduled: Vec<Arc<LeaseState>> = lock(&self.schedule).due.values().cloned().collect();
+        let leases = |due: &Due| match due {
+            Due::Lease(state) => Some(state.clone()),
+            Due::Queue(_) => None,
+        };
+        let scheduled: Vec<_> = lock(&self.schedule).due.values().filter_map(leases).collect();
         let now = self.clock.now();
         for state in scheduled.iter().filter(|state| state.request.renews && is_meant(state)) {
             self.put(state, now);
@@ -168,15 +168,14 @@ impl Shared {
     }
 
     fn check_at(&self, request: Arc<Request>, when: Deadline) {
-        let number = self.checks_scheduled.fetch_add(1, Ordering::Relaxed);
-        let mut schedule = lock(&self.schedule);
+        let schedule = lock(&self.schedule);
         if !schedule.closed {
-            schedule.checks.insert((when, number), request);
-            self.wake_by(schedule, when);
+            self.insert(schedule, when, self.next_id(), Due::Queue(request));
         }
     }
 
-    fn wake_by(&self, mut schedule: MutexGuard<'_, Schedule>, when: Deadline) {
+    fn insert(&self, mut schedule: MutexGuard<'_, Schedule>, when: Deadline, id: u64, due: Due) {
+        schedule.due.insert((when, id), due);
         if when < schedule.wakes_at {
             schedule.wakes_at = when;
             drop(schedule);
@@ -184,33 +183,16 @@ impl Shared {
         }
     }
 
-    fn close(&self) {
-        let scheduled = {
-            let mut schedule = lock(&self.schedule);
-            schedule.closed = true;
-            schedule.checks.clear();
-            schedule.due.values().for_each(|state| state.due_ns.store(0, Ordering::Relaxed));
-            std::mem::take(&mut schedule.due)
-        };
-        self.earlier.notify_one();
-        for state in scheduled.into_values() {
-            state.end(Loss::Closed, Then::Withdraw);
-        }
-    }
-
     /// Removes and returns what is due by now; `None` when closed.
-    fn take_due(&self) -> Option<Due> {
+    fn take_due(&self) -> Option<Vec<Due>> {
         let mut schedule = lock(&self.schedule);
         if schedule.closed {
             return None;
         }
-        let first_later = (self.clock.now().plus(Duration::from_nanos(1)), 0);
-        let later = schedule.due.split_off(&first_later);
-        let due = std::mem::replace(&mut schedule.due, later);
-        due.values().for_each(|state| state.due_ns.store(0, Ordering::Relaxed));
-        let later = schedule.checks.split_off(&first_later);
-        let checks = std::mem::replace(&mut schedule.checks, later);
-        Some(Due { leases: due.into_values().collect(), checks: checks.into_values().collect() })
+        let later = schedule.due.split_off(&(self.clock.now().plus(Duration::from_nanos(1)), 0));
+        let due = take_out(&mut schedule.due);
+        schedule.due = later;
+        Some(due)
     }
 
     /// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
@@ -234,9 +216,7 @@ impl Shared {
     /// cheaper than a notification for each lease that comes and goes until then.
     fn wakes_at(&self) -> Deadline {
         let mut schedule = lock(&self.schedule);
-        let lease = schedule.due.first_key_value().map(|((when, _), _)| *when);
-        let check = schedule.checks.first_key_value().map(|((when, _), _)| *when);
-        let next = lease.into_iter().chain(check).min().unwrap_or(Deadline::FAR);
+        let next = schedule.due.first_key_value().map_or(Deadline::FAR, |((when, _), _)| *when);
         if next < schedule.wakes_at || schedule.wakes_at <= self.clock.now() {
             schedule.wakes_at = next;
         }
@@ -253,8 +233,19 @@ impl Schedule {
     }
 }
 
+/// Takes all entries out of the schedule.
+fn take_out(due: &mut BTreeMap<(Deadline, u64), Due>) -> Vec<Due> {
+    let due: Vec<Due> = std::mem::take(due).into_values().collect();
+    for due in &due {
+        if let Due::Lease(state) = due {
+            state.due_ns.store(0, Ordering::Relaxed);
+        }
+    }
+    due
+}
+
 /// When the task ends, also because its runtime shuts down, no lease is renewed any more: their holders must learn it now.
-struct CloseOnDrop(Arc<Shared>);
+struct CloseOnDrop(Arc<Renewer>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -265,21 +256,23 @@ impl Drop for CloseOnDrop {
 }
 
 async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_on_drop: CloseOnDrop) {
-    let shared = &*close_on_drop.0;
+    let renewer = &*close_on_drop.0;
     let mut classes: BTreeMap<u32, Class> = BTreeMap::new();
     let mut under_way = FuturesUnordered::new();
-    while let Some(Due { leases, checks }) = shared.take_due() {
-        for request in checks {
-            if let Some(when) = shared.queues.check(&request, shared.clock.now()) {
-                shared.check_at(request, when);
-            }
-        }
-        for state in leases {
-            if state.loss().is_some() {
-                continue;
-            }
+    while let Some(due) = renewer.take_due() {
+        for due in due {
+            let state = match due {
+                Due::Lease(state) if state.loss().is_some() => continue,
+                Due::Lease(state) => state,
+                Due::Queue(request) => {
+                    if let Some(when) = renewer.queues.check(&request, renewer.clock.now()) {
+                        renewer.check_at(request, when);
+                    }
+                    continue;
+                }
+            };
             // From here until the answer it is scheduled for its deadline.
-            shared.put(&state, state.valid_until());
+            renewer.put(&state, state.valid_until());
             if state.request.renews {
                 let class = state.ttl().as_ms().ilog2();
                 classes.entry(class).or_default().to_renew.push_back(state);
@@ -287,19 +280,19 @@ async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_
         }
         for class in classes.values_mut() {
             while class.under_way.load(Ordering::Relaxed) < BATCHES_MAX && !class.to_renew.is_empty() {
-                let slot = Slot::take(shared, class);
+                let slot = Slot::take(renewer, class);
                 let batch = class.to_renew.drain(..class.to_renew.len().min(BATCH_MAX)).collect();
-                under_way.push(renew(shared, &*store, batch, slot));
+                under_way.push(renew(renewer, &*store, batch, slot));
             }
         }
         classes.retain(|_, class| !class.to_renew.is_empty() || class.under_way.load(Ordering::Relaxed) > 0);
-        let wakes_at = shared.wakes_at();
+        let wakes_at = renewer.wakes_at();
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            () = shared.earlier.notified() => {}
-            notice = next_notice(&mut notices) => shared.heed(notice),
-            () = shared.clock.sleep_until(wakes_at) => {}
+            () = renewer.earlier.notified() => {}
+            notice = next_notice(&mut notices) => renewer.heed(notice),
+            () = renewer.clock.sleep_until(wakes_at) => {}
         }
     }
 }
@@ -321,48 +314,48 @@ struct Class {
 
 /// The place of a batch among those of its class. When it is dropped, the task checks what else there is to send.
 struct Slot<'a> {
-    shared: &'a Shared,
+    renewer: &'a Renewer,
     under_way: Arc<AtomicU64>,
 }
 
 impl<'a> Slot<'a> {
-    fn take(shared: &'a Shared, class: &Class) -> Self {
+    fn take(renewer: &'a Renewer, class: &Class) -> Self {
         class.under_way.fetch_add(1, Ordering::Relaxed);
-        Slot { shared, under_way: class.under_way.clone() }
+        Slot { renewer, under_way: class.under_way.clone() }
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
-        self.shared.earlier.notify_one();
+        self.renewer.earlier.notify_one();
     }
 }
 
 /// Renews one batch, and schedules each of its leases again.
-async fn renew(shared: &Shared, store: &dyn Store, batch: Vec<Arc<LeaseState>>, slot: Slot<'_>) {
+async fn renew(renewer: &Renewer, store: &dyn Store, batch: Vec<Arc<LeaseState>>, slot: Slot<'_>) {
     let (batch, waiting): (Vec<_>, Vec<_>) = batch
         .into_iter()
         .filter(|state| state.loss().is_none())
         .partition(|state| state.is_in_hand() && !state.is_converting());
     for state in waiting {
-        shared.put(&state, try_again_at(&state, shared.clock.now()));
+        renewer.put(&state, try_again_at(&state, renewer.clock.now()));
     }
     let Some(shortest) = batch.iter().map(|state| state.ttl()).min() else { return };
     let due: Vec<(Ticket, Ttl)> = batch.iter().map(|state| state.to_renew()).collect();
     // A sixth of the TTL leaves time to try again several times before the deadline.
     let patience = (shortest.as_duration() / 6).min(PATIENCE_MAX);
-    let slow_from = shared.clock.now().plus(patience);
+    let slow_from = renewer.clock.now().plus(patience);
     let mut call = store.renew(&due);
-    if let Some(answers) = shared.clock.until(slow_from, &mut call).await {
+    if let Some(answers) = renewer.clock.until(slow_from, &mut call).await {
         let mut answers = answers.into_iter();
         for state in &batch {
-            settle(shared, state, answers.next().unwrap_or_else(|| Err(state.client.no_answer())));
+            settle(renewer, state, answers.next().unwrap_or_else(|| Err(state.client.no_answer())));
         }
         return;
     }
     for state in &batch {
-        settle(shared, state, Err(state.client.no_answer()));
+        settle(renewer, state, Err(state.client.no_answer()));
     }
     drop(slot);
     // A slow store is not a dead one: the answer counts as long as it comes before some deadline. But not for ever, or
@@ -372,21 +365,21 @@ async fn renew(shared: &Shared, store: &dyn Store, batch: Vec<Arc<LeaseState>>, 
         let deadlines =
             batch.iter().filter(|state| state.end_reason().is_none()).map(|state| state.valid_until());
         let Some(last) = deadlines.max().map(|last| last.min(give_up)) else { return };
-        if shared.clock.now() >= last {
+        if renewer.clock.now() >= last {
             return;
         }
         // Meanwhile another answer may have moved the deadlines on.
-        let Some(answers) = shared.clock.until(last, &mut call).await else { continue };
+        let Some(answers) = renewer.clock.until(last, &mut call).await else { continue };
         for (state, answer) in batch.iter().zip(answers) {
             if answer.is_ok() {
-                settle(shared, state, answer);
+                settle(renewer, state, answer);
             }
         }
         return;
     }
 }
 
-fn settle(shared: &Shared, state: &Arc<LeaseState>, answer: Result<Renewed>) {
+fn settle(renewer: &Renewer, state: &Arc<LeaseState>, answer: Result<Renewed>) {
     // An answer that comes after the deadline comes too late.
     if state.loss().is_some() {
         return;
@@ -395,8 +388,8 @@ fn settle(shared: &Shared, state: &Arc<LeaseState>, answer: Result<Renewed>) {
         Ok(answer) => {
             state.renewed(answer);
             // Not at once, however late the answer came: the answer to a later renewal may be on its way.
-            let now = shared.clock.now();
-            shared.put(state, shared.next_attention(state, now).max(try_again_at(state, now)));
+            let now = renewer.clock.now();
+            renewer.put(state, renewer.next_attention(state, now).max(try_again_at(state, now)));
         }
         Err(error) => {
             state.client.events.emit(Event::RenewalFailed {
@@ -404,9 +397,9 @@ fn settle(shared: &Shared, state: &Arc<LeaseState>, answer: Result<Renewed>) {
                 fence: state.fence_shown(),
                 why: error.to_string(),
                 tries: state.count_failure(),
-                remaining: state.remaining(shared.clock.now()),
+                remaining: state.remaining(renewer.clock.now()),
             });
-            shared.put(state, try_again_at(state, shared.clock.now()));
+            renewer.put(state, try_again_at(state, renewer.clock.now()));
         }
     }
 }

@@ -70,7 +70,7 @@ impl LeaseState {
         client.closing.begun();
         let ttl_ms = request.ttl.as_ms();
         let state = Arc::new(LeaseState {
-            id: client.next_id(),
+            id: client.renewer.next_id(),
             client: client.clone(),
             request,
             ticket: Ticket { fence: Some(grant.fence), ..ticket },
