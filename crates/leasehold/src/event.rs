@@ -163,30 +163,15 @@ impl Events {
         }
     }
 
-    /// An event is only made where there is a hook to hear it: this is on the way of every lock.
     pub(crate) fn acquired(&self, names: &Names, fence: Fence, waited: Duration, passed: bool) {
-        metrics::counter!("leasehold_acquired_total").increment(1);
-        metrics::histogram!("leasehold_wait_seconds").record(waited);
-        if passed {
-            metrics::counter!("leasehold_passed_total").increment(1);
-        }
-        tracing::debug!(%names, %fence, ?waited, passed, "acquired");
-        if let Some(line) = &self.hook {
-            line.send(Event::Acquired { names: names.clone(), fence, waited, passed });
-        }
+        self.emit(Event::Acquired { names: names.clone(), fence, waited, passed });
     }
 
-    /// As [`acquired`](Events::acquired).
     pub(crate) fn released(&self, names: &Names, fence: Fence, held: Duration) {
-        metrics::counter!("leasehold_released_total").increment(1);
-        metrics::histogram!("leasehold_hold_seconds").record(held);
-        tracing::debug!(%names, %fence, ?held, "released");
-        if let Some(line) = &self.hook {
-            line.send(Event::Released { names: names.clone(), fence, held });
-        }
+        self.emit(Event::Released { names: names.clone(), fence, held });
     }
 
-    /// The same for a lease that another process took. Neither its fence nor how long it was held is known here, so
+    /// As [`released`](Events::released), for a lease that another process took. Neither its fence nor how long it was held is known here, so
     /// it is counted and logged, and makes no event.
     pub(crate) fn released_for_another(&self, names: &Names) {
         metrics::counter!("leasehold_released_total").increment(1);
@@ -243,8 +228,19 @@ fn record_closed(names: &Names, fence: Fence, held: Duration) {
 
 pub(crate) fn record(event: &Event) {
     match event {
-        // Recorded where they are made.
-        Event::Acquired { .. } | Event::Released { .. } => {}
+        Event::Acquired { names, fence, waited, passed } => {
+            metrics::counter!("leasehold_acquired_total").increment(1);
+            metrics::histogram!("leasehold_wait_seconds").record(*waited);
+            if *passed {
+                metrics::counter!("leasehold_passed_total").increment(1);
+            }
+            tracing::debug!(%names, %fence, ?waited, passed, "acquired");
+        }
+        Event::Released { names, fence, held } => {
+            metrics::counter!("leasehold_released_total").increment(1);
+            metrics::histogram!("leasehold_hold_seconds").record(*held);
+            tracing::debug!(%names, %fence, ?held, "released");
+        }
         Event::Busy { names, waited } => {
             metrics::counter!("leasehold_busy_total").increment(1);
             tracing::debug!(%names, ?waited, "busy");
