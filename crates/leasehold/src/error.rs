@@ -406,43 +406,32 @@ impl fmt::Display for Short {
 }
 
 fn write_unknown(names: &Names, what: &str, why: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match what {
-        "extend" => write!(
-            f,
-            "whether the lease on {names} was extended is unknown ({why}); it lasts as long as it did before, so \
-             look at what remains, or try again"
+    let given_back = "it is held no more, and is being given back in the background";
+    let (done, so) = match what {
+        "extend" => (
+            format!("the lease on {names} was extended"),
+            "it lasts as long as it did before, so look at what remains, or try again",
         ),
-        "detach" => write!(
-            f,
-            "whether the lease on {names} was detached is unknown ({why}); it is held no more, and is being given \
-             back in the background"
+        "detach" => (format!("the lease on {names} was detached"), given_back),
+        "keep" => (
+            format!("the store keeps {names} taken"),
+            "it is not given back: it stays taken for as long as was asked, or until its TTL is over",
         ),
-        "keep" => write!(
-            f,
-            "whether the store keeps {names} taken is unknown ({why}); it is not given back: it stays taken for as long as \
-             was asked, or until its TTL is over"
+        "upgrade" | "downgrade" => (format!("the {what} of the lease on {names} went through"), given_back),
+        "change" => (
+            format!("{names} was changed"),
+            "look at it before you do it again: what is done twice may count twice",
         ),
-        "upgrade" | "downgrade" => write!(
-            f,
-            "whether the {what} of the lease on {names} went through is unknown ({why}); it is held no more, and is \
-             being given back in the background"
+        "release detached" => (
+            format!("{names} was released"),
+            "it is tried again in the background while this process runs, and its TTL ends it in any case",
         ),
-        "change" => write!(
-            f,
-            "whether {names} was changed is unknown ({why}); look at it before you do it again: what is done twice may \
-             count twice"
+        _ => (
+            format!("{names} was released"),
+            "it was protected until now, and is being given back in the background",
         ),
-        "release detached" => write!(
-            f,
-            "whether {names} was released is unknown ({why}); it is tried again in the background while this \
-             process runs, and its TTL ends it in any case"
-        ),
-        _ => write!(
-            f,
-            "whether {names} was released is unknown ({why}); it was protected until now, and is being given back \
-             in the background"
-        ),
-    }
+    };
+    write!(f, "whether {done} is unknown ({why}); {so}")
 }
 
 fn write_busy(names: &Names, busy: &Busy, waited: &Duration, f: &mut fmt::Formatter<'_>) -> fmt::Result {
