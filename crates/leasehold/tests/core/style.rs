@@ -72,14 +72,6 @@ fn every_async_method_says_what_cancelling_does() {
     assert!(checked > 15, "only {checked} found");
 }
 
-#[test]
-fn no_file_holds_two_ideas() {
-    for (path, text) in sources() {
-        let lines = text.lines().count();
-        assert!(lines <= 600, "{} has {lines} lines", path.display());
-    }
-}
-
 /// What users move between threads and tasks can be moved, now and after every change.
 #[test]
 fn public_types_are_send_and_sync() {
