@@ -54,28 +54,26 @@ impl Options {
     /// As [`doctor::examine`](examine).
     pub async fn examine(self, url: &str) -> Result<Report> {
         let options = self.checked()?;
-        match options.place(url)? {
+        let (store, findings) = match options.place(url)? {
             Place::Memory => {
                 let store = Memory::new(Clock::system()?);
                 let what = "in the memory of this process, for its own tasks and threads";
-                let findings = vec![Finding::good("store", what), tried(&store).await];
-                Ok(Report { store: "memory", findings })
+                ("memory", vec![Finding::good("store", what), tried(&store).await])
             }
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
             Place::File(directory, access) => {
-                Ok(Report { store: "file", findings: crate::store::file::examine(&directory, access).await? })
+                ("file", crate::store::file::examine(&directory, access).await?)
             }
             #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redis(url) => Ok(Report {
-                store: "redis",
-                findings: crate::store::redis::examine(&url, options.password.as_ref()).await?,
-            }),
+            Place::Redis(url) => {
+                ("redis", crate::store::redis::examine(&url, options.password.as_ref()).await?)
+            }
             #[cfg(all(feature = "redis", not(shuttle)))]
-            Place::Redlock(url) => Ok(Report {
-                store: "redlock",
-                findings: crate::store::quorum::examine(&url, options.password.as_ref()).await?,
-            }),
-        }
+            Place::Redlock(url) => {
+                ("redlock", crate::store::quorum::examine(&url, options.password.as_ref()).await?)
+            }
+        };
+        Ok(Report { store, findings })
     }
 }
 

@@ -45,7 +45,6 @@ use crate::token::Owner;
 #[derive(Clone)]
 #[must_use = "nobody campaigns before `campaign` is awaited"]
 pub struct Election {
-    client: Arc<Client>,
     name: Result<Name>,
     options: LockOptions,
     look_every: Duration,
@@ -60,8 +59,8 @@ lock_options!(Election: ttl wait owner);
 impl Election {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         // Each term is a grant of the store, so that all see the same one.
-        let options = LockOptions::new(client.clone(), name.clone().map(Into::into)).strict_order();
-        Election { client, name, options, look_every: LOOK_EVERY }
+        let options = LockOptions::new(client, name.clone().map(Into::into)).strict_order();
+        Election { name, options, look_every: LOOK_EVERY }
     }
 
     /// How often those who observe ask the store who leads; not more often than every 10 ms.
@@ -90,7 +89,8 @@ impl Election {
     /// Changes nothing; can be dropped at any time.
     pub async fn leader(&self) -> Result<Option<Leader>> {
         let name = self.name.clone()?;
-        let status = self.client.in_time(self.client.store.inspect(&name)).await?;
+        let client = &self.options.client;
+        let status = client.in_time(client.store.inspect(&name)).await?;
         let holder = status.and_then(|status| status.holders.into_iter().next());
         Ok(holder.map(|holder| Leader { owner: holder.owner, term: holder.fence }))
     }
@@ -131,7 +131,7 @@ impl Changes {
     /// # Cancel safety
     /// No change is missed by dropping it: the next call tells.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
-        let clock = self.election.client.clock().clone();
+        let clock = self.election.options.client.clock().clone();
         loop {
             if let Some(next_look) = self.next_look {
                 clock.sleep_until(next_look).await;

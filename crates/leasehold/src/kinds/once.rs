@@ -47,7 +47,6 @@ use crate::ttl::Ttl;
 #[derive(Clone)]
 #[must_use = "nothing is run before `run` or `take` is awaited"]
 pub struct Once {
-    client: Arc<Client>,
     options: LockOptions,
     period: Result<Ttl>,
     at_least_for: Duration,
@@ -58,9 +57,9 @@ lock_options!(Once: ttl owner);
 impl Once {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
         // A run is nothing to be passed on.
-        let options = LockOptions::new(client.clone(), name.map(Into::into)).strict_order();
+        let options = LockOptions::new(client, name.map(Into::into)).strict_order();
         let period = Err(Error::invalid("period", "none", "say with `per` in which time it runs once"));
-        Once { client, options, period, at_least_for: Duration::ZERO }
+        Once { options, period, at_least_for: Duration::ZERO }
     }
 
     /// The period: from the beginning of one run to where the next may begin.
@@ -89,9 +88,9 @@ impl Once {
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind.
     pub fn take(&self) -> impl Future<Output = Result<Option<Turn>>> + Send + use<> {
-        let Once { client, options, period, at_least_for } = self.clone();
+        let Once { options, period, at_least_for } = self.clone();
         async move {
-            let period = period?;
+            let (client, period) = (&options.client, period?);
             client.check_ttl("period", period)?;
             if !at_least_for.is_zero() {
                 let at_least_for = Ttl::new(at_least_for.max(Ttl::MIN.as_duration()))?;
@@ -99,10 +98,9 @@ impl Once {
             }
             let lease = options.try_acquire().await?;
             let since = client.clock().now();
-            let until = |duration| since.plus(duration);
             Ok(lease.map(|lease| Turn {
-                kept_until: until(period.as_duration()),
-                at_least_until: until(at_least_for),
+                kept_until: since.plus(period.as_duration()),
+                at_least_until: since.plus(at_least_for),
                 lease,
             }))
         }

@@ -166,7 +166,7 @@ pub(super) use lock_option;
 /// The futures that it returns do not borrow it.
 #[derive(Clone)]
 pub(super) struct LockOptions {
-    client: Arc<Client>,
+    pub(super) client: Arc<Client>,
     /// The request as set so far; or the first error in a name or an option, which acquiring reports.
     request: Result<Arc<Request>>,
 }

@@ -59,7 +59,7 @@ impl Scope {
             Ok(owner) => options.owner(owner.as_str()),
             Err(_) => options,
         };
-        ReentrantMutex { client: self.client.clone(), key, options }
+        ReentrantMutex { key, options }
     }
 }
 
@@ -76,7 +76,6 @@ impl fmt::Debug for Scope {
 #[derive(Clone)]
 #[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
 pub struct ReentrantMutex {
-    client: Arc<Client>,
     key: Result<(Owner, Name)>,
     options: LockOptions,
 }
@@ -131,7 +130,7 @@ impl ReentrantMutex {
     }
 
     fn place(&self) -> Result<Entry<(Owner, Name), Place>> {
-        Ok(self.client.scopes.join(self.key.clone()?))
+        Ok(self.options.client.scopes.join(self.key.clone()?))
     }
 }
 
