@@ -17,7 +17,7 @@ use rustix::process::{
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use super::event_loop::CaughtSignal;
-use super::processes::{Family, Process};
+use super::processes::{self, Descendants, Process};
 
 /// How long one call reaps at most: a command may start processes faster than they are reaped.
 const REAP_MAX: Duration = Duration::from_millis(10);
@@ -58,18 +58,28 @@ impl Ended {
 
 #[derive(Debug)]
 pub(super) struct Job {
-    pid: Pid,
+    pub(super) pid: Pid,
     /// The command's own process group, if it has one.
     group: Option<Pid>,
-    family: Family,
+    descendants: Descendants,
     terminal: Option<File>,
-    reaper: Reaper,
+    clock: Clock,
+    /// How the command ended.
+    pub(super) ended: Option<Ended>,
+    /// The command stopped at the terminal.
+    has_stopped: bool,
+    /// No child is left at all.
+    is_alone: bool,
+    /// The last `reap` reached its limit: more may have ended.
+    pub(super) has_more_to_reap: bool,
+    /// Reaped processes that [`forget_reaped`](Job::forget_reaped) has not handled yet.
+    reaped: HashSet<Pid>,
     /// Killed children that are not reaped yet.
     killed: HashSet<Pid>,
     /// The running program of `--on-lost-exec`, which is not part of the job.
-    hook: Option<Pid>,
-    /// The job has ended, or what is left of it may run on; otherwise the drop kills it.
-    is_settled: bool,
+    pub(super) hook: Option<Pid>,
+    /// The job has ended, or the rest of it may run on; otherwise the drop kills it.
+    pub(super) is_settled: bool,
 }
 
 impl Job {
@@ -84,21 +94,23 @@ impl Job {
         if !is_foreground {
             command.process_group(0);
         }
-        let family = Family::found()?;
+        let descendants = Descendants::adopt()?;
         if let Some(lifeline) = &lifeline {
             fcntl_setfd(lifeline, FdFlags::empty())?;
         }
-        let child = command.spawn()?;
+        let pid = Pid::from_child(&command.spawn()?);
         drop(lifeline);
-        let pid = Pid::from_child(&child);
-        let group = (!is_foreground).then_some(pid);
-        let reaper = Reaper::new(pid, clock);
         Ok(Job {
             pid,
-            group,
-            family,
+            group: (!is_foreground).then_some(pid),
+            descendants,
             terminal,
-            reaper,
+            clock,
+            ended: None,
+            has_stopped: false,
+            is_alone: false,
+            has_more_to_reap: false,
+            reaped: HashSet::new(),
             killed: HashSet::new(),
             hook: None,
             is_settled: false,
@@ -108,15 +120,10 @@ impl Job {
     /// Starts a program that is not part of the job.
     pub(super) fn start_hook(&mut self, mut command: Command) -> io::Result<()> {
         let pid = Pid::from_child(&command.process_group(0).spawn()?);
-        self.family.leave_out(pid);
+        self.descendants.exclude(pid);
         self.hook = Some(pid);
-        self.reaper.is_alone = false;
+        self.is_alone = false;
         Ok(())
-    }
-
-    /// Lets what is left of the job run on when this is dropped.
-    pub(super) fn settle(&mut self) {
-        self.is_settled = true;
     }
 
     /// A descriptor that becomes readable when the command ends, for parents that ignore SIGCHLD.
@@ -124,75 +131,90 @@ impl Job {
         pidfd_open(self.pid, PidfdFlags::empty()).ok()
     }
 
-    pub(super) fn pid(&self) -> i32 {
-        self.pid.as_raw_nonzero().get()
-    }
-
-    pub(super) fn ended(&self) -> Option<Ended> {
-        self.reaper.ended
-    }
-
-    pub(super) fn hook_runs(&self) -> bool {
-        self.hook.is_some()
-    }
-
-    /// Whether the last `reap` reached its limit, so that more may have ended.
-    pub(super) fn has_more_to_reap(&self) -> bool {
-        self.reaper.has_more
-    }
-
     /// Reaps processes that have ended or stopped, up to a limit. Returns whether the command
     /// itself stopped at the terminal.
     pub(super) fn reap(&mut self) -> bool {
-        self.reaper.reap();
-        let reaped = std::mem::take(&mut self.reaper.reaped);
-        self.forget(reaped);
-        std::mem::take(&mut self.reaper.has_stopped)
+        self.reap_children();
+        self.forget_reaped();
+        std::mem::take(&mut self.has_stopped)
+    }
+
+    fn reap_children(&mut self) {
+        let until = self.clock.now().plus(REAP_MAX);
+        self.has_more_to_reap = true;
+        while self.has_more_to_reap && self.clock.now() < until {
+            for _ in 0..REAP_BATCH {
+                match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                    Ok(Some((pid, status))) => self.note(pid, status),
+                    Err(Errno::INTR) => {}
+                    end => {
+                        self.has_more_to_reap = false;
+                        self.is_alone = end.is_err();
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, pid: Pid, status: WaitStatus) {
+        let Some(ended) = Ended::from_status(status) else {
+            self.has_stopped |= pid == self.pid && is_job_control(status.stopping_signal());
+            return;
+        };
+        if pid == self.pid {
+            self.ended = Some(ended);
+        }
+        self.reaped.insert(pid);
     }
 
     /// Forgets reaped processes: the kernel may reuse their pids from now on.
-    fn forget(&mut self, reaped: HashSet<Pid>) {
-        for pid in reaped {
+    fn forget_reaped(&mut self) {
+        for pid in self.reaped.drain() {
             self.hook.take_if(|hook| *hook == pid);
             self.killed.remove(&pid);
-            self.family.forget(pid);
+            self.descendants.forget(pid);
         }
     }
 
     /// The processes of the job that still run, as far as `/proc` shows them.
     pub(super) fn living(&mut self) -> Vec<Process> {
-        self.scan().unwrap_or_default()
+        self.scan_briefly().unwrap_or_default()
     }
 
-    /// Scans all processes. It reaps meanwhile, so that a command which forks and exits does not
-    /// prolong the scan, and fails after [`SCAN_MAX`].
-    fn scan(&mut self) -> io::Result<Vec<Process>> {
-        if self.reaper.is_alone {
+    /// Scans all processes, and fails after [`SCAN_MAX`].
+    fn scan_briefly(&mut self) -> io::Result<Vec<Process>> {
+        if self.is_alone {
             return Ok(Vec::new());
         }
-        let until = self.reaper.clock.now().plus(SCAN_MAX);
-        let mut reaped = HashSet::new();
-        let living = self.family.living(&mut reaped, &mut |reaped| {
-            self.reaper.reap();
-            reaped.extend(self.reaper.reaped.drain());
-            self.reaper.clock.now() < until
+        let until = self.clock.now().plus(SCAN_MAX);
+        self.scan(|job| job.clock.now() < until)
+    }
+
+    /// Scans all processes for as long as `goes_on`. It reaps meanwhile, so that a command which
+    /// forks and exits does not prolong the scan.
+    fn scan(&mut self, mut goes_on: impl FnMut(&mut Self) -> bool) -> io::Result<Vec<Process>> {
+        let all = processes::all(&mut || {
+            self.reap_children();
+            goes_on(self)
         });
-        self.forget(reaped);
+        let living = all.map(|all| self.descendants.living(&all, &self.reaped));
+        self.forget_reaped();
         living
     }
 
     /// Whether nothing of the job is left.
     pub(super) fn is_gone(&mut self) -> bool {
         self.reap();
-        if self.ended().is_none() || self.reaper.is_alone {
-            return self.ended().is_some();
+        if self.ended.is_none() || self.is_alone {
+            return self.ended.is_some();
         }
-        if !self.family.has_strangers() {
+        if !self.descendants.has_excluded() {
             return false;
         }
-        // With strangers among the children, `wait` does not tell. The second scan finds a process
-        // that the first one missed because its parent died meanwhile.
-        let mut finds_none = || self.scan().is_ok_and(|living| living.is_empty());
+        // With excluded processes among the children, `wait` does not tell. The second scan finds a
+        // process that the first one missed because its parent died meanwhile.
+        let mut finds_none = || self.scan_briefly().is_ok_and(|living| living.is_empty());
         finds_none() && finds_none()
     }
 
@@ -221,18 +243,19 @@ impl Job {
         }
     }
 
-    /// Signals the group as a whole, so that processes that start meanwhile receive it too.
-    fn signal_group(&mut self, signal: Signal) {
+    /// Signals the command's own group as a whole, so that processes that start meanwhile receive it
+    /// too. To a command that shares this process's group the terminal sends signals itself.
+    pub(super) fn signal_group(&mut self, signal: Signal) {
         let Some(group) = self.group else { return };
         // The kernel may have reused the number of an empty group.
-        if self.ended().is_none() || self.living().iter().any(|process| process.group == self.group) {
+        if self.ended.is_none() || self.living().iter().any(|process| process.group == self.group) {
             let _ = kill_process_group(group, signal);
         }
     }
 
     /// Signals the command alone.
     pub(super) fn signal(&self, signal: Signal) {
-        if self.ended().is_none() {
+        if self.ended.is_none() {
             let _ = kill_process(self.pid, signal);
         }
     }
@@ -240,7 +263,7 @@ impl Job {
     /// Signals the command and everything it started, one process after the other until this
     /// deadline.
     pub(super) fn signal_all(&mut self, signal: Signal, until: Deadline) {
-        if self.reaper.is_alone {
+        if self.is_alone {
             return;
         }
         self.signal_group(signal);
@@ -256,7 +279,7 @@ impl Job {
     }
 
     fn signal_each(&self, processes: &[Process], signal: Signal, until: Deadline) {
-        for process in processes.iter().take_while(|_| self.reaper.clock.now() < until) {
+        for process in processes.iter().take_while(|_| self.clock.now() < until) {
             let _ = process.signal(signal);
         }
     }
@@ -271,26 +294,22 @@ impl Job {
         self.signal(Signal::KILL);
         self.signal_group(Signal::KILL);
         self.kill_children();
-        if self.reaper.is_alone {
+        if self.is_alone {
             return Vec::new();
         }
         // The scan finds descendants that are not children. It has no limit; children are killed
         // meanwhile.
-        let mut reaped = HashSet::new();
-        let mut next_sweep = self.reaper.clock.now();
-        let living = self.family.living(&mut reaped, &mut |reaped| {
-            self.reaper.reap();
-            reaped.extend(self.reaper.reaped.drain());
+        let mut next_sweep = self.clock.now();
+        let living = self.scan(|job| {
             // A sweep of many children takes long; the scan gets most of the time.
-            let start = self.reaper.clock.now();
-            if !self.reaper.has_more && start >= next_sweep {
-                self.family.kill_children(&mut self.killed);
-                let end = self.reaper.clock.now();
+            let start = job.clock.now();
+            if !job.has_more_to_reap && start >= next_sweep {
+                job.descendants.kill_children(&mut job.killed);
+                let end = job.clock.now();
                 next_sweep = end.plus(4 * end.since(start));
             }
             true
         });
-        self.forget(reaped);
         let mut unreached = living.unwrap_or_default();
         unreached.retain(|process| process.signal(Signal::KILL).is_err());
         self.kill_children();
@@ -298,22 +317,16 @@ impl Job {
     }
 
     fn kill_children(&mut self) {
-        let until = self.reaper.clock.now().plus(SWEEP_MAX);
+        let until = self.clock.now().plus(SWEEP_MAX);
         loop {
             self.reap();
-            if self.reaper.is_alone || self.reaper.clock.now() >= until {
+            if self.is_alone || self.clock.now() >= until {
                 return;
             }
-            if self.family.kill_children(&mut self.killed) == 0 {
+            if self.descendants.kill_children(&mut self.killed) == 0 {
                 std::thread::sleep(SWEEP_PAUSE);
             }
         }
-    }
-
-    /// Sends TSTP, so that the command can restore the terminal. If it shares this process's group,
-    /// the terminal has sent it already.
-    pub(super) fn ask_to_stop(&mut self) {
-        self.signal_group(Signal::TSTP);
     }
 
     /// Whether there may be a shell that has to learn of stops.
@@ -329,58 +342,6 @@ impl Job {
             }
             _ => false,
         }
-    }
-}
-
-/// Reaps children.
-#[derive(Debug)]
-struct Reaper {
-    command: Pid,
-    clock: Clock,
-    ended: Option<Ended>,
-    /// The command stopped at the terminal.
-    has_stopped: bool,
-    /// No child is left at all.
-    is_alone: bool,
-    /// The last call reached its limit: more may have ended.
-    has_more: bool,
-    /// Reaped processes that [`Job::forget`] has not handled yet.
-    reaped: HashSet<Pid>,
-}
-
-impl Reaper {
-    fn new(command: Pid, clock: Clock) -> Self {
-        let reaped = HashSet::new();
-        Reaper { command, clock, ended: None, has_stopped: false, is_alone: false, has_more: false, reaped }
-    }
-
-    fn reap(&mut self) {
-        let until = self.clock.now().plus(REAP_MAX);
-        self.has_more = true;
-        while self.has_more && self.clock.now() < until {
-            for _ in 0..REAP_BATCH {
-                match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                    Ok(Some((pid, status))) => self.note(pid, status),
-                    Err(Errno::INTR) => {}
-                    end => {
-                        self.has_more = false;
-                        self.is_alone = end.is_err();
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    fn note(&mut self, pid: Pid, status: WaitStatus) {
-        let Some(ended) = Ended::from_status(status) else {
-            self.has_stopped |= pid == self.command && is_job_control(status.stopping_signal());
-            return;
-        };
-        if pid == self.command {
-            self.ended = Some(ended);
-        }
-        self.reaped.insert(pid);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Everything that descends from this process, whatever group or session it has gone to: as a subreaper it inherits the
-//! orphans, so that nothing gets out of the family.
+//! The processes that descend from this process, whatever their group or session: this process is a subreaper, so that
+//! orphans become its children.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,15 +12,15 @@ use rustix::process::{
     pidfd_send_signal, set_child_subreaper, waitid,
 };
 
-/// After how many processes that were looked at something else is done.
-const LOOKED_AT_ONCE: usize = 16;
+/// How many processes a scan reads before it reaps again.
+const SCAN_BATCH: usize = 16;
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: Pid,
     parent: i32,
-    /// `None` for one that cannot be seen from here.
+    /// `None` if it is not visible from this PID namespace.
     pub(super) group: Option<Pid>,
     session: i32,
     name: String,
@@ -31,7 +31,7 @@ pub(super) struct Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A process chooses its name, which may have line breaks in it and whatever else moves a cursor.
+        // A process chooses its name, which may contain line breaks and control characters.
         let name: String = self.name.chars().flat_map(char::escape_debug).collect();
         write!(f, "{} ({name})", self.pid.as_raw_nonzero())
     }
@@ -39,11 +39,11 @@ impl fmt::Display for Process {
 
 impl Process {
     fn read(pid: i32) -> Option<Self> {
-        Process::look(pid).ok().flatten()
+        Process::try_read(pid).ok().flatten()
     }
 
-    /// `None` where it is gone.
-    fn look(pid: i32) -> io::Result<Option<Self>> {
+    /// `None` if it has ended.
+    fn try_read(pid: i32) -> io::Result<Option<Self>> {
         // One read: the kernel writes the line as a whole, and it is shorter than this.
         let mut line = [0; 1024];
         let read = File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line));
@@ -55,14 +55,14 @@ impl Process {
         }
     }
 
-    /// `pid (name) state parent …`, where the name may have anything in it.
+    /// Parses `pid (name) state parent …`. The name may contain any character.
     fn parse(pid: i32, stat: &str) -> Option<Self> {
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         Some(Process {
             pid: Pid::from_raw(pid)?,
             parent: fields.get(1)?.parse().ok()?,
-            // −1 of one that is just going.
+            // −1 while the process exits.
             group: fields.get(2)?.parse().ok().filter(|group| *group > 0).and_then(Pid::from_raw),
             session: fields.get(3)?.parse().ok()?,
             name: name.to_owned(),
@@ -71,9 +71,9 @@ impl Process {
         })
     }
 
-    /// To this process and no other that may have got its number since.
+    /// Signals this process, and no later process with the same number.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        // The number of a child of ours is its own until it is reaped, which this thread does.
+        // A child keeps its number until this thread reaps it.
         let is_child = self.parent == getpid().as_raw_nonzero().get();
         let sent = if is_child { kill_process(self.pid, signal) } else { self.signal_verified(signal) };
         match sent {
@@ -94,94 +94,82 @@ impl Process {
     }
 }
 
-/// What descends from this process, but for those that are not the command's.
-#[derive(Debug, Default)]
-pub(super) struct Family {
-    /// Its children before it started anything (of a shell that became it), and the programs it starts for itself.
-    strangers: HashSet<Pid>,
-    /// The groups of those programs: what they leave in the background is not the command's either.
-    strange_groups: HashSet<Pid>,
-    /// The kernel's list of the main thread's children, where it offers one. Orphans are added to it: the kernel gives
-    /// them to the first thread of their reaper.
+/// The processes that descend from this process, except those that do not belong to the command.
+#[derive(Debug)]
+pub(super) struct Descendants {
+    /// Children that a shell had started before it became this process, and the programs that this process starts for
+    /// itself.
+    excluded: HashSet<Pid>,
+    /// The groups of those programs: the processes that they leave in the background are excluded too.
+    excluded_groups: HashSet<Pid>,
+    /// The kernel's list of the children of the main thread, where the kernel has one. Orphans appear in it: the kernel
+    /// makes them children of the first thread of their reaper.
     children: Option<File>,
 }
 
-impl Family {
-    /// To be called before the first child is started.
-    pub(super) fn found() -> io::Result<Self> {
-        let us = getpid().as_raw_nonzero().get();
-        // Of another PID namespace: its numbers are others' processes.
-        if std::fs::read_link("/proc/self")?.as_os_str() != us.to_string().as_str() {
+impl Descendants {
+    /// Makes this process the reaper of its descendants. Must be called before the first child is started.
+    pub(super) fn adopt() -> io::Result<Self> {
+        let own = getpid().as_raw_nonzero().get();
+        // The numbers in the /proc of another PID namespace are those of other processes.
+        if std::fs::read_link("/proc/self")?.as_os_str() != own.to_string().as_str() {
             return Err(io::Error::other(
                 "/proc belongs to another PID namespace; mount one for this (unshare --mount-proc)",
             ));
         }
         set_child_subreaper(Some(getpid()))?;
         let any = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let has_none = matches!(waitid(WaitId::All, any), Err(Errno::CHILD));
-        let strangers = match has_none {
-            true => HashSet::new(),
-            false => children_of(us, &all(&mut || true)?).map(|child| child.pid).collect(),
+        let excluded = match waitid(WaitId::All, any) {
+            Err(Errno::CHILD) => HashSet::new(),
+            _ => children_of(own, &all(&mut || true)?).map(|child| child.pid).collect(),
         };
-        let children = File::open(format!("/proc/self/task/{us}/children")).ok();
-        Ok(Family { strangers, strange_groups: HashSet::new(), children })
+        let children = File::open(format!("/proc/self/task/{own}/children")).ok();
+        Ok(Descendants { excluded, excluded_groups: HashSet::new(), children })
     }
 
-    /// One that leads a group of its own.
-    pub(super) fn leave_out(&mut self, leader: Pid) {
-        self.strangers.insert(leader);
-        self.strange_groups.insert(leader);
+    /// Excludes a process that leads its own group.
+    pub(super) fn exclude(&mut self, leader: Pid) {
+        self.excluded.insert(leader);
+        self.excluded_groups.insert(leader);
     }
 
-    pub(super) fn has_strangers(&self) -> bool {
-        !self.strangers.is_empty() || !self.strange_groups.is_empty()
+    pub(super) fn has_excluded(&self) -> bool {
+        !self.excluded.is_empty() || !self.excluded_groups.is_empty()
     }
 
-    /// A stranger that has ended: its number may be used again.
+    /// Forgets a process that was reaped: its number may be used again.
     pub(super) fn forget(&mut self, pid: Pid) {
-        self.strangers.remove(&pid);
+        self.excluded.remove(&pid);
     }
 
-    fn is_strange(&self, process: &Process) -> bool {
-        self.strangers.contains(&process.pid)
-            || process.group.is_some_and(|group| self.strange_groups.contains(&group))
+    fn is_excluded(&self, pid: Pid, group: impl FnOnce() -> Option<Pid>) -> bool {
+        let is_in = |groups: &HashSet<Pid>| group().is_some_and(|group| groups.contains(&group));
+        self.excluded.contains(&pid) || (!self.excluded_groups.is_empty() && is_in(&self.excluded_groups))
     }
 
-    /// Those who live, as far as they can be seen. Who comes and goes under the look may be missed. Calls `reap` now and then,
-    /// which adds the children that it reaps to `reaped`, and says whether to go on.
-    ///
-    /// # Errors
-    /// Where there is no descriptor left to look with, for example, or `reap` ends the look.
-    pub(super) fn living(
-        &self,
-        reaped: &mut HashSet<Pid>,
-        reap: &mut dyn FnMut(&mut HashSet<Pid>) -> bool,
-    ) -> io::Result<Vec<Process>> {
-        let us = getpid().as_raw_nonzero().get();
-        let all = all(&mut || reap(reaped))?;
+    /// The descendants that run, of all processes by parent. `reaped` are the children that were reaped while `all` was
+    /// read: their children were read before they became children of this process.
+    pub(super) fn living(&self, all: &BTreeMap<i32, Vec<Process>>, reaped: &HashSet<Pid>) -> Vec<Process> {
         let mut found = Vec::new();
-        // Whoever was looked at before its parent was reaped, and the parent not at all, is the command's too.
         let mut parents: Vec<i32> = reaped.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-        parents.push(us);
+        parents.push(getpid().as_raw_nonzero().get());
         while let Some(parent) = parents.pop() {
-            for child in children_of(parent, &all).filter(|child| !self.is_strange(child)) {
-                let is_reaped = reaped.contains(&child.pid);
-                if !is_reaped {
-                    parents.push(child.pid.as_raw_nonzero().get());
-                }
-                if !is_reaped && !child.is_dead {
+            let children = children_of(parent, all).filter(|child| !reaped.contains(&child.pid));
+            for child in children.filter(|child| !self.is_excluded(child.pid, || child.group)) {
+                parents.push(child.pid.as_raw_nonzero().get());
+                if !child.is_dead {
                     found.push(child.clone());
                 }
             }
         }
-        Ok(found)
+        found
     }
 
-    /// Kills those who are children of ours, which every orphan of the family becomes, and adds them to `killed`. Says how many
-    /// were not in it before.
+    /// Kills the children of this process, which every orphan becomes, and adds them to `killed`. Returns how many were not
+    /// in it before.
     ///
-    /// It reads one file and takes a few microseconds, where a look at all processes takes milliseconds: quick enough to
-    /// overtake processes that fork and exit, since one that has a SIGKILL pending does not fork any more.
+    /// It reads one file and takes a few microseconds, where a scan of all processes takes milliseconds: fast enough to
+    /// overtake processes that fork and exit, since a process with a pending SIGKILL does not fork any more.
     pub(super) fn kill_children(&self, killed: &mut HashSet<Pid>) -> usize {
         let mut list = String::new();
         let Some(mut file) = self.children.as_ref() else { return 0 };
@@ -191,10 +179,7 @@ impl Family {
         let before = killed.len();
         // The youngest first: the others may be dead already.
         for pid in list.split_whitespace().rev().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
-            let is_strange = self.strangers.contains(&pid)
-                || (!self.strange_groups.is_empty()
-                    && getpgid(Some(pid)).is_ok_and(|group| self.strange_groups.contains(&group)));
-            if !is_strange {
+            if !self.is_excluded(pid, || getpgid(Some(pid)).ok()) {
                 let _ = kill_process(pid, Signal::KILL);
                 killed.insert(pid);
             }
@@ -203,14 +188,14 @@ impl Family {
     }
 }
 
-/// Whether a shell is there that would continue us if we stopped. Without one a stop would be for ever, and the terminal's
-/// Ctrl-Z means nothing.
-pub(super) fn somebody_continues_us() -> bool {
-    let Some(us) = Process::read(getpid().as_raw_nonzero().get()) else { return false };
-    let mut parent = us.parent;
-    // Past those who would stop with us.
-    while let Some(process) = Process::read(parent).filter(|process| process.session == us.session) {
-        if process.group != us.group {
+/// Whether there is a shell that would continue this process after a stop. Without one it would stay stopped, and the
+/// terminal's Ctrl-Z has no effect.
+pub(super) fn can_be_continued() -> bool {
+    let Some(own) = Process::read(getpid().as_raw_nonzero().get()) else { return false };
+    let mut parent = own.parent;
+    // Skips the ancestors that would stop together with this process.
+    while let Some(process) = Process::read(parent).filter(|process| process.session == own.session) {
+        if process.group != own.group {
             return true;
         }
         parent = process.parent;
@@ -222,33 +207,39 @@ fn children_of(parent: i32, all: &BTreeMap<i32, Vec<Process>>) -> impl Iterator<
     all.get(&parent).into_iter().flatten()
 }
 
-/// Every process that can be seen, by parent. Goes on for as long as `goes_on`, which it calls now and then.
-fn all(goes_on: &mut dyn FnMut() -> bool) -> io::Result<BTreeMap<i32, Vec<Process>>> {
-    // The numbers first, or the look would never end where processes are started faster than they are looked at.
-    let pids = numbers()?;
+/// Reads every process that is visible, by parent. It may miss processes that start or end meanwhile. It calls `goes_on`
+/// now and then.
+///
+/// # Errors
+/// `goes_on` returned false, or `/proc` cannot be read, for lack of a descriptor for example.
+pub(super) fn all(goes_on: &mut dyn FnMut() -> bool) -> io::Result<BTreeMap<i32, Vec<Process>>> {
+    // The numbers first: the scan would never end where processes start faster than it reads them.
+    let pids = pids()?;
     let mut all: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
-    for (i, pid) in pids.into_iter().enumerate() {
-        if i % LOOKED_AT_ONCE == 0 && !goes_on() {
+    for batch in pids.chunks(SCAN_BATCH) {
+        if !goes_on() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        if let Some(process) = Process::look(pid)? {
-            all.entry(process.parent).or_default().push(process);
+        for pid in batch {
+            if let Some(process) = Process::try_read(*pid)? {
+                all.entry(process.parent).or_default().push(process);
+            }
         }
     }
     Ok(all)
 }
 
-fn numbers() -> io::Result<Vec<i32>> {
-    let number = |entry: io::Result<std::fs::DirEntry>| match entry {
+fn pids() -> io::Result<Vec<i32>> {
+    let pid = |entry: io::Result<std::fs::DirEntry>| match entry {
         Ok(entry) => entry.file_name().to_str()?.parse().ok().map(Ok),
         Err(error) => Some(Err(error)),
     };
-    std::fs::read_dir("/proc")?.filter_map(number).collect()
+    std::fs::read_dir("/proc")?.filter_map(pid).collect()
 }
 
-/// How many processes there are, of all users. Much quicker than a look at each of them.
+/// The number of processes of all users. Much faster than a scan.
 pub(super) fn count() -> usize {
-    numbers().map_or(0, |pids| pids.len())
+    pids().map_or(0, |pids| pids.len())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::event_loop::{CaughtSignal, EventLoop, Waker};
-use super::processes::somebody_continues_us;
+use super::processes::can_be_continued;
 use crate::exit::Failure;
 
 pub(super) struct RuntimeBridge {
@@ -153,7 +153,7 @@ pub(super) fn stop_process_group() -> io::Result<()> {
 
 /// Stops this process, if a shell is there to continue it.
 pub(super) fn stop_process() -> io::Result<()> {
-    match somebody_continues_us() {
+    match can_be_continued() {
         true => Ok(kill_process(getpid(), Signal::STOP)?),
         false => Ok(()),
     }

@@ -149,9 +149,9 @@ impl<'a> Supervisor<'a> {
                 self.handle(caught)?;
             }
         }
-        self.job.settle();
+        self.job.is_settled = true;
         self.wait_for_hook()?;
-        self.verdict.ended = self.job.ended();
+        self.verdict.ended = self.job.ended;
         self.verdict.has_survivors = self.only_survivors && !self.job.is_gone();
         Ok(self.verdict)
     }
@@ -164,7 +164,7 @@ impl<'a> Supervisor<'a> {
             // A process that cannot be ended is waited for while the lock is held.
             return self.verdict.is_lost && self.only_survivors;
         }
-        if self.job.ended().is_none() {
+        if self.job.ended.is_none() {
             return false;
         }
         if !self.spec.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
@@ -235,18 +235,18 @@ impl<'a> Supervisor<'a> {
             Stage::Running => self.spec.limits.max_runtime.map(|max| self.started.plus(max).since(now)),
         };
         // The end of an orphan may send no signal.
-        let orphans = self.job.ended().map(|_| CHECK_INTERVAL);
-        let unreaped = self.job.has_more_to_reap().then_some(Duration::ZERO);
+        let orphans = self.job.ended.map(|_| CHECK_INTERVAL);
+        let unreaped = self.job.has_more_to_reap.then_some(Duration::ZERO);
         [lease, stage, orphans, unreaped].into_iter().flatten().min()
     }
 
     /// Acts on a loss first, and logs it afterwards. `None`: the lease is about to end.
     fn lost(&mut self, loss: Option<Loss>, now: Deadline) {
         self.verdict.is_lost = true;
-        let pid = self.job.pid();
+        let pid = self.job.pid.as_raw_nonzero();
         match self.spec.limits.on_lost {
             OnLost::Kill => self.ask_to_end(now),
-            OnLost::Signal if self.job.ended().is_some() => {
+            OnLost::Signal if self.job.ended.is_some() => {
                 self.job.signal_all(self.spec.ending.signal, Deadline::FAR);
             }
             OnLost::Signal => self.job.signal(self.spec.ending.signal),
@@ -289,7 +289,7 @@ impl<'a> Supervisor<'a> {
         self.session.log.error(format_args!(
             "`{}` (pid {}) ran for longer than its --max-runtime of {}. Ending it and everything it started",
             self.spec.shown_command(),
-            self.job.pid(),
+            self.job.pid.as_raw_nonzero(),
             short(self.spec.limits.max_runtime.unwrap_or_default())
         ));
     }
@@ -350,7 +350,7 @@ impl<'a> Supervisor<'a> {
             // This process was stopped by a signal that it cannot catch.
             Signal::CONT => _ = self.continue_in_foreground(),
             _ if !caught.is_forwarded() => {}
-            signal if self.job.ended().is_some() => {
+            signal if self.job.ended.is_some() => {
                 self.job.signal_all(signal, Deadline::FAR);
                 if matches!(signal, Signal::INT | Signal::QUIT) {
                     self.end_left_behind(signal);
@@ -410,11 +410,11 @@ impl<'a> Supervisor<'a> {
 
     /// Gives the command time to restore the terminal before it is stopped.
     fn ask_to_stop(&mut self) -> Result<(), Failure> {
-        self.job.ask_to_stop();
+        self.job.signal_group(Signal::TSTP);
         let until = self.session.bridge.now().plus(STOP_MAX);
         loop {
             let left = until.since(self.session.bridge.now());
-            if self.job.reap() || self.job.ended().is_some() || left.is_zero() {
+            if self.job.reap() || self.job.ended.is_some() || left.is_zero() {
                 return Ok(());
             }
             self.forward_signals(left)?;
@@ -441,7 +441,7 @@ impl<'a> Supervisor<'a> {
         let until = self.session.bridge.now().plus(HOOK_MAX);
         loop {
             self.job.reap();
-            if !self.job.hook_runs() {
+            if self.job.hook.is_none() {
                 return Ok(());
             }
             let left = until.since(self.session.bridge.now());
