@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 use crate::duration;
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
-use crate::output::{Log, Logger};
+use crate::log;
 
 pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 
@@ -105,13 +105,13 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
 
 /// Each setting from the nearest file that has it. Where the store is named by other means, a file
 /// that cannot be used is only a warning: such a command worked without it.
-pub(crate) fn defaults(asked: Option<&str>, logger: Logger) -> Result<Defaults, Failure> {
+pub(crate) fn defaults(asked: Option<&str>) -> Result<Defaults, Failure> {
     let needs_no_file = asked.is_some() || std::env::var_os(STORE).is_some_and(|url| !url.is_empty());
     let mut defaults = Defaults::default();
     for path in files() {
         let file = match read(&path) {
             Err(failure) if needs_no_file => {
-                logger.warn(failure.message);
+                log::warn(failure.message);
                 continue;
             }
             file => file?,

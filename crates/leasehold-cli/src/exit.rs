@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::Output;
-use crate::output::{Log, Logger};
+use crate::log;
 
 // The codes of sysexits.h, of `timeout` and of shells where those have one.
 pub(crate) const USAGE: u8 = 64;
@@ -63,11 +63,13 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     /// Printed on standard error, unless it is empty.
     pub(crate) message: String,
+    /// What `--output json` shows beside the error: an object, or null.
+    pub(crate) details: Value,
 }
 
 impl Failure {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Failure { kind, code: kind.code(), message: message.into() }
+        Failure { kind, code: kind.code(), message: message.into(), details: Value::Null }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -94,9 +96,9 @@ impl Failure {
         self
     }
 
-    pub(crate) fn report(&self, logger: Logger, output: Output) -> ExitCode {
+    pub(crate) fn report(&self, output: Output) -> ExitCode {
         if !self.message.is_empty() {
-            logger.error(&self.message);
+            log::last_error(&self.message);
             if output == Output::Json {
                 self.print_json();
             }
@@ -106,11 +108,9 @@ impl Failure {
 
     /// Prints the failure as an object on standard output.
     pub(crate) fn print_json(&self) {
-        let _ = writeln!(std::io::stdout(), "{}", json!({ "error": self.as_json() }));
-    }
-
-    pub(crate) fn as_json(&self) -> Value {
-        json!({ "kind": self.kind, "code": self.code, "message": self.message })
+        let mut object = self.details.clone();
+        object["error"] = json!({ "kind": self.kind, "code": self.code, "message": self.message });
+        let _ = writeln!(std::io::stdout(), "{object}");
     }
 }
 

@@ -8,6 +8,7 @@ mod config;
 mod duration;
 mod exit;
 mod input;
+mod log;
 mod output;
 mod password;
 mod progress;
@@ -18,8 +19,6 @@ mod timestamp;
 mod user;
 
 use std::ffi::OsStr;
-use std::fmt;
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -27,13 +26,12 @@ use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use leasehold::{Error, Locks, Name, Options};
-use serde_json::Value;
 
-use args::{Args, Command, Global, Output};
+use args::{Args, Command, Global};
 use commands::{completions, doctor, evict, exec, inspect, latch, lock, rate};
 use config::{Chosen, ChosenBy, Defaults};
 use exit::Failure;
-use output::{Log, Logger};
+use output::Answer;
 
 /// How long a command that has done its work waits for the client to release what it holds.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
@@ -63,12 +61,12 @@ fn main() -> ExitCode {
             return ExitCode::from(exit::USAGE);
         }
     };
-    let logger = Logger::init(&args.global);
+    log::init(&args.global);
     // The panic hook has printed the message of a panic.
-    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args, logger)));
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(&args)));
     match result.unwrap_or(Ok(exit::INTERNAL)) {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.report(logger, args.global.output),
+        Err(failure) => failure.report(args.global.output),
     }
 }
 
@@ -89,11 +87,11 @@ fn option(name: &str) -> Option<String> {
     joined.or_else(|| after?.to_str()).map(str::to_owned)
 }
 
-fn run(args: &Args, logger: Logger) -> Result<u8, Failure> {
+fn run(args: &Args) -> Result<u8, Failure> {
     let Args { global, command } = args;
     match command {
-        Command::Run(args) => return commands::run::run(global, args, logger),
-        Command::Elect(args) => return commands::run::elect(global, args, logger),
+        Command::Run(args) => return commands::run::run(global, args),
+        Command::Elect(args) => return commands::run::elect(global, args),
         Command::Completions(args) => return completions::completions(args),
         Command::Man(args) => return completions::man(args),
         Command::Ls(args) => inspect::check(args)?,
@@ -101,7 +99,7 @@ fn run(args: &Args, logger: Logger) -> Result<u8, Failure> {
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
-    let result = runtime.block_on(run_async(global, command, logger));
+    let result = runtime.block_on(run_async(global, command));
     runtime.shutdown_timeout(SHUTDOWN_MAX);
     match command {
         Command::Rate(args) => result.and_then(|_| rate::follow(args)),
@@ -109,35 +107,36 @@ fn run(args: &Args, logger: Logger) -> Result<u8, Failure> {
     }
 }
 
-async fn run_async(global: &Global, command: &Command, logger: Logger) -> Result<u8, Failure> {
+async fn run_async(global: &Global, command: &Command) -> Result<u8, Failure> {
     let output = global.output;
     if let Command::Doctor = command {
-        let store = choose_store(global, logger, Options::default())?;
+        let store = choose_store(global, Options::default())?;
         let report = store.open(|options| options.examine(&store.chosen.url)).await?;
-        return doctor::doctor(&report, output);
+        return doctor::doctor(&report).print(output);
     }
     let defaults = match command {
-        Command::Lock(_) => config::defaults(global.store.as_deref(), logger)?,
+        Command::Lock(_) => config::defaults(global.store.as_deref())?,
         _ => Defaults::default(),
     };
-    let store = choose_store(global, logger, Options::default())?;
+    let store = choose_store(global, Options::default())?;
     // A command that only reads does not create a store.
     let locks = match command {
         Command::Ls(_) | Command::Inspect(_) => store.connect_existing().await?,
         _ => Some(store.connect().await?),
     };
     let result = match (command, &locks) {
-        (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global, logger).await,
-        (Command::Inspect(args), locks) => inspect::inspect(locks.as_ref(), args, output).await,
+        (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global).await,
+        (Command::Inspect(args), locks) => inspect::inspect(locks.as_ref(), args).await,
         (Command::Evict(args), Some(locks)) => evict::evict(locks, args, output).await,
-        (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args, output).await,
-        (Command::Lock(args), Some(locks)) => lock::lock(locks, args, defaults, output, logger).await,
-        (Command::Latch(args), Some(locks)) => latch::latch(locks, args, output, logger).await,
-        (Command::Rate(args), Some(locks)) => rate::rate(locks, args, output, logger).await,
+        (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args).await,
+        (Command::Lock(args), Some(locks)) => lock::lock(locks, args, defaults, output).await,
+        (Command::Latch(args), Some(locks)) => latch::latch(locks, args).await,
+        (Command::Rate(args), Some(locks)) => rate::rate(locks, args).await,
         (Command::Extend(args), Some(locks)) => lock::extend(locks, args, output).await,
-        (Command::Unlock(args), Some(locks)) => lock::unlock(locks, args, output).await,
-        _ => Ok(0),
+        (Command::Unlock(args), Some(locks)) => lock::unlock(locks, args).await,
+        _ => Ok(Answer::default()),
     };
+    let result = result.and_then(|answer| answer.print(output));
     if let Some(locks) = locks {
         // A store that does not answer delays no command: a lock that is left ends with its TTL.
         locks.close_within(CLOSE_MAX).await;
@@ -150,7 +149,6 @@ struct ChosenStore {
     chosen: Chosen,
     options: Options,
     wait: Option<Duration>,
-    logger: Logger,
 }
 
 impl ChosenStore {
@@ -168,17 +166,17 @@ impl ChosenStore {
         &self,
         open: impl Fn(Options) -> F,
     ) -> Result<T, Failure> {
-        let opened = store_wait::opened(self.wait, self.logger, || open(self.options.clone())).await;
+        let opened = store_wait::opened(self.wait, || open(self.options.clone())).await;
         opened.map_err(|(error, more)| failure(error, &self.chosen).and(&more))
     }
 }
 
 /// Chooses the store, and reads its password.
-fn choose_store(global: &Global, logger: Logger, mut options: Options) -> Result<ChosenStore, Failure> {
+fn choose_store(global: &Global, mut options: Options) -> Result<ChosenStore, Failure> {
     let chosen = config::store(global.store.as_deref())?;
     let scheme = chosen.url.split(':').next().unwrap_or("");
     let is_typed = chosen.by == ChosenBy::Option;
-    logger.debug(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
+    log::debug(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
     if scheme.eq_ignore_ascii_case("memory") {
         return Err(chosen.failure(
             "a `memory:` store is this process's own, so that nobody else would meet its locks; use `file:`",
@@ -194,14 +192,14 @@ fn choose_store(global: &Global, logger: Logger, mut options: Options) -> Result
     }
     if !is_file {
         if is_typed && password::is_in(&chosen.url) {
-            logger.warn(format_args!(
+            log::warn(format_args!(
                 "every user of this machine can read the password in --store; use --password-file, or {}",
                 password::PASSWORD
             ));
         }
-        let given = password::password(global.password_file.as_deref(), logger)?;
+        let given = password::password(global.password_file.as_deref())?;
         let password = match &chosen.password_file {
-            Some(path) if given.is_none() => password::password(Some(path), logger)
+            Some(path) if given.is_none() => password::password(Some(path))
                 .map_err(|failure| Failure::configuration(format!("{}: {}", chosen.by, failure.message)))?,
             _ => given,
         };
@@ -213,10 +211,10 @@ fn choose_store(global: &Global, logger: Logger, mut options: Options) -> Result
         // A setting applies to many commands, each with its own working directory, so that it
         // cannot be a relative path.
         Some(warning) if is_file && !is_typed => return Err(chosen.failure(warning)),
-        Some(warning) => logger.warn(warning),
+        Some(warning) => log::warn(warning),
         None => {}
     }
-    Ok(ChosenStore { chosen, options, wait: global.store_wait, logger })
+    Ok(ChosenStore { chosen, options, wait: global.store_wait })
 }
 
 /// The failure for a store that cannot be opened.
@@ -247,34 +245,4 @@ fn password_was_removed(error: &Error) -> bool {
 /// A name from the command line.
 fn name(given: &OsStr) -> Result<Name, Failure> {
     Ok(Name::from_bytes(given.as_bytes())?)
-}
-
-fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
-    written(io::stdout().write_all(text.as_ref()).and_then(|()| io::stdout().flush()))
-}
-
-fn print_json(object: &Value) -> Result<(), Failure> {
-    print(format!("{object}\n"))
-}
-
-/// Prints the answer of a command in the format of `--output`.
-fn print_answer(output: Output, object: &Value, text: impl fmt::Display) -> Result<(), Failure> {
-    match output {
-        Output::Json => print_json(object),
-        Output::Text => print(format!("{text}\n")),
-    }
-}
-
-/// Prints text with colours, which are removed where they cannot be shown.
-fn print_styled(text: &str) -> Result<(), Failure> {
-    let mut stdout = anstream::stdout();
-    written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
-}
-
-/// A closed pipe (`leasehold ls | head -1`) is a failure without a message.
-fn written(result: io::Result<()>) -> Result<(), Failure> {
-    result.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::internal(""),
-        _ => Failure::internal(format!("standard output: {error}")),
-    })
 }

@@ -10,7 +10,7 @@ use leasehold::Password;
 use crate::config;
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
-use crate::output::{Log, Logger};
+use crate::log;
 
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 
@@ -19,12 +19,12 @@ pub(crate) const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 
 /// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from
 /// LEASEHOLD_PASSWORD. An empty variable counts as not set.
-pub(crate) fn password(file: Option<&Path>, logger: Logger) -> Result<Option<Password>, Failure> {
+pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, Failure> {
     if let Some(path) = file {
-        return from_file(path, logger).map(Some);
+        return from_file(path).map(Some);
     }
     if let Some(path) = std::env::var_os(PASSWORD_FILE).filter(|path| !path.is_empty()) {
-        return from_file(Path::new(&path), logger)
+        return from_file(Path::new(&path))
             .map(Some)
             .map_err(|failure| Failure::configuration(format!("{PASSWORD_FILE}: {}", failure.message)));
     }
@@ -32,7 +32,7 @@ pub(crate) fn password(file: Option<&Path>, logger: Logger) -> Result<Option<Pas
 }
 
 /// Its first line.
-fn from_file(path: &Path, logger: Logger) -> Result<Password, Failure> {
+fn from_file(path: &Path) -> Result<Password, Failure> {
     let shown = path.display();
     let read = || -> std::io::Result<(String, Metadata)> {
         let (file, about) = input::open(path, Pipes::Read)?;
@@ -45,10 +45,10 @@ fn from_file(path: &Path, logger: Logger) -> Result<Password, Failure> {
     })?;
     let (mode, owner) = (about.mode() & 0o777, about.uid());
     if !config::is_trusted(owner) {
-        logger.warn(format_args!("`{shown}` belongs to user {owner}, who can read and change the password"));
+        log::warn(format_args!("`{shown}` belongs to user {owner}, who can read and change the password"));
     }
     if mode & 0o077 != 0 && about.is_file() {
-        logger.warn(format_args!("`{shown}` is open to other users (mode {mode:o}); `chmod 600` it"));
+        log::warn(format_args!("`{shown}` is open to other users (mode {mode:o}); `chmod 600` it"));
     }
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(line.into()),

@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 
 use crate::args::LogFormat;
 use crate::duration::short;
-use crate::output::{self, Log, Logger, write_would_stop_process};
+use crate::log::{self, write_would_stop_process};
 
 /// A lock that is acquired sooner needs no line.
 const FIRST: Duration = Duration::from_millis(250);
@@ -26,15 +26,15 @@ pub(crate) enum Progress {
     /// One line that is rewritten.
     Terminal,
     /// Ordinary messages.
-    Log(Logger),
+    Log,
 }
 
 impl Progress {
-    pub(crate) fn new(logger: Logger) -> Self {
-        match std::io::stderr().is_terminal() && output::format() == LogFormat::Plain {
-            _ if logger.quiet => Progress::Silent,
+    pub(crate) fn new() -> Self {
+        match std::io::stderr().is_terminal() && log::settings().format == LogFormat::Plain {
+            _ if log::settings().quiet => Progress::Silent,
             true => Progress::Terminal,
-            false => Progress::Log(logger),
+            false => Progress::Log,
         }
     }
 
@@ -52,7 +52,7 @@ impl Progress {
         let every = match self {
             Progress::Silent => return work.await,
             Progress::Terminal => TERMINAL_EVERY,
-            Progress::Log(_) => LOG_EVERY,
+            Progress::Log => LOG_EVERY,
         };
         let mut clear = None;
         let put = |text: &str| {
@@ -73,7 +73,7 @@ impl Progress {
         }
         match self {
             Progress::Silent => {}
-            Progress::Log(logger) => logger.info(text),
+            Progress::Log => log::info(text),
             Progress::Terminal => {
                 let size = rustix::termios::tcgetwinsize(std::io::stderr());
                 let columns = size.map_or(0, |size| usize::from(size.ws_col));

@@ -28,14 +28,13 @@ pub(crate) struct RunRecord {
     exit_code: Option<u8>,
 }
 
-/// What the lock and the record say together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The state of the run by the lock and the record together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum State {
     Running,
     /// The run has ended, and the lock is kept for the rest of the period.
-    Done {
-        next_in: Duration,
-    },
+    Done,
     /// The lock is free.
     Due,
     /// Another than this run holds the lock.
@@ -86,28 +85,21 @@ impl RunRecord {
         Owner::new(&self.owner).is_ok()
     }
 
-    fn state(&self, status: Option<&Status>) -> State {
-        let mut holders = status.into_iter().flat_map(|status| &status.holders).peekable();
-        if holders.peek().is_none() {
-            return State::Due;
-        }
-        match (holders.find(|holder| holder.fence.map(Fence::get) == Some(self.fence)), self.ended_ms) {
-            (None, _) => State::Other,
-            (Some(_), None) => State::Running,
-            (Some(mark), Some(_)) => State::Done { next_in: mark.remaining },
+    /// The state, and the time until the next run is allowed, where that is known.
+    fn state(&self, status: &Status) -> (State, Option<Duration>) {
+        let own = status.holders.iter().find(|holder| holder.fence.map(Fence::get) == Some(self.fence));
+        match own {
+            None if status.holders.is_empty() => (State::Due, Some(Duration::ZERO)),
+            None => (State::Other, None),
+            Some(_) if self.ended_ms.is_none() => (State::Running, None),
+            Some(kept) => (State::Done, Some(kept.remaining)),
         }
     }
 
-    pub(crate) fn as_json(&self, status: Option<&Status>) -> Value {
-        let state = self.state(status);
-        let (word, next_in) = match state {
-            State::Running => ("running", None),
-            State::Done { next_in } => ("done", Some(next_in)),
-            State::Due => ("due", Some(Duration::ZERO)),
-            State::Other => ("other", None),
-        };
+    pub(crate) fn as_json(&self, status: &Status) -> Value {
+        let (state, next_in) = self.state(status);
         json!({
-            "state": word,
+            "state": state,
             "owner": self.owner,
             "last_run": timestamp::from_ms(self.started_ms),
             "ended": self.ended_ms.map(timestamp::from_ms),
@@ -118,9 +110,7 @@ impl RunRecord {
     }
 
     /// A line for people.
-    pub(crate) fn text(&self, status: Option<&Status>) -> String {
-        let Self { owner, .. } = self;
-        let started = timestamp::from_ms(self.started_ms);
+    pub(crate) fn text(&self, status: &Status) -> String {
         let ended = match (self.ended_ms, self.exit_code) {
             (Some(ended_ms), Some(code)) => {
                 let took = short(Duration::from_millis(ended_ms.saturating_sub(self.started_ms)));
@@ -128,24 +118,20 @@ impl RunRecord {
             }
             _ => "its end was not recorded".to_owned(),
         };
-        match self.state(status) {
-            State::Running => format!("last run: {started} by {owner}, runs now"),
-            State::Done { next_in } => {
-                format!(
-                    "last run: {started} by {owner}, {ended}; next run allowed at {}",
-                    timestamp::after(next_in)
-                )
-            }
-            State::Due => format!("last run: {started} by {owner}, {ended}; next run allowed now"),
-            State::Other => format!("last run: {started} by {owner}, {ended}"),
-        }
+        let then = match self.state(status) {
+            (State::Running, _) => "runs now".to_owned(),
+            (State::Due, _) => format!("{ended}; next run allowed now"),
+            (_, Some(next_in)) => format!("{ended}; next run allowed at {}", timestamp::after(next_in)),
+            (_, None) => ended,
+        };
+        format!("last run: {} by {}, {then}", timestamp::from_ms(self.started_ms), self.owner)
     }
 
     /// A word for a table.
     pub(crate) fn word(&self, status: &Status) -> String {
-        match (self.state(Some(status)), self.exit_code) {
-            (State::Running, _) => "running".to_owned(),
-            (State::Done { .. }, Some(code)) => format!("done, exit {code}"),
+        match (self.state(status), self.exit_code) {
+            ((State::Running, _), _) => "running".to_owned(),
+            ((State::Done, _), Some(code)) => format!("done, exit {code}"),
             _ => "-".to_owned(),
         }
     }
@@ -175,7 +161,9 @@ mod tests {
         }
         // Numbers that make no sense are shown without a panic.
         let strange = record("anna");
-        assert!(strange.text(None).contains("its end was not recorded"));
-        assert_eq!(strange.as_json(None)["state"], "due");
+        let name = Name::new("x").expect("a name");
+        let free = Status { name, holders: Vec::new(), waiters: Vec::new() };
+        assert!(strange.text(&free).contains("its end was not recorded"));
+        assert_eq!(strange.as_json(&free)["state"], "due");
     }
 }

@@ -8,7 +8,6 @@ use leasehold::{Clock, Error};
 
 use crate::duration::short;
 use crate::exit::without_advice;
-use crate::output::Logger;
 use crate::progress::{Progress, so_far};
 
 /// The pause before the next attempt; it doubles each time.
@@ -24,7 +23,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Dropped before it completes, it drops the attempt to open the store.
 pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
     wait: Option<Duration>,
-    logger: Logger,
     open: impl Fn() -> F,
 ) -> Result<T, (Error, String)> {
     let plain = |error| (error, String::new());
@@ -53,7 +51,7 @@ pub(crate) async fn opened<T, F: Future<Output = leasehold::Result<T>>>(
         let why = why.lock().unwrap_or_else(PoisonError::into_inner);
         ready(format!("waiting for the store{why}{}", so_far(waited)))
     };
-    Progress::new(logger).during(&clock, opening, describe).await
+    Progress::new().during(&clock, opening, describe).await
 }
 
 /// Whether the same request may succeed later.

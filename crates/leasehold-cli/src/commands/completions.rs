@@ -4,7 +4,7 @@ use clap::CommandFactory;
 
 use crate::args::{Args, Completions, Man};
 use crate::exit::Failure;
-use crate::print;
+use crate::output::print;
 
 pub(crate) fn completions(args: &Completions) -> Result<u8, Failure> {
     let mut script = Vec::new();

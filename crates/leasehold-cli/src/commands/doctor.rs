@@ -4,21 +4,16 @@ use anstyle::{AnsiColor, Style};
 use leasehold::doctor::{Finding, Report, Verdict};
 use serde_json::{Value, json};
 
-use crate::args::Output;
-use crate::exit::Failure;
-use crate::{print_json, print_styled};
+use crate::output::Answer;
 
-/// How it ends: as bad as the worst.
-pub(crate) fn doctor(report: &Report, output: Output) -> Result<u8, Failure> {
-    match output {
-        Output::Json => print_json(&as_json(report))?,
-        Output::Text => print_styled(&table(&report.findings))?,
-    }
-    Ok(match report.verdict() {
+/// The exit code is that of the worst finding.
+pub(crate) fn doctor(report: &Report) -> Answer {
+    let code = match report.verdict() {
         Verdict::Good => 0,
         Verdict::Caution => 1,
         Verdict::Bad => 2,
-    })
+    };
+    Answer::new(as_json(report), table(&report.findings)).with_code(code)
 }
 
 fn as_json(report: &Report) -> Value {

@@ -9,30 +9,30 @@ use serde_json::{Value, json};
 use crate::args::{Adopt, Evict, Output};
 use crate::duration::{as_ms, short};
 use crate::exit::{Failure, Kind, NOT_ACQUIRED};
-use crate::{name, print, print_answer, print_json};
+use crate::name;
+use crate::output::{Answer, print};
 
-pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let one = match &args.holder {
         Some(wanted) => Some(holder(locks, &name, wanted).await?),
         None => None,
     };
-    // The holder may be in the middle of its work.
     let question = async || {
         let evicted = match &one {
             Some((holder, _)) => vec![holder.clone()],
             None => holders(locks, &name).await?,
         };
-        Ok(match evicted.as_slice() {
-            [] => format!("Nobody holds `{name}`. Raise its fence all the same?"),
-            holders => {
-                format!("Take `{name}` from {}? It may be in the middle of its work.", labels(holders))
+        Ok(match evicted.is_empty() {
+            true => format!("Nobody holds `{name}`. Raise its fence all the same?"),
+            false => {
+                format!("Take `{name}` from {}? It may be in the middle of its work.", labels(&evicted))
             }
         })
     };
     let otherwise = format!("to evict the holder of `{name}` without being asked, say --yes");
     if !args.yes && !confirmed(otherwise, question).await? {
-        return Ok(NOT_ACQUIRED);
+        return Ok(Answer::default().with_code(NOT_ACQUIRED));
     }
     // Before the eviction, so that no confirmation is missed.
     let departures = args.wait_gone.then(|| locks.departures());
@@ -47,29 +47,18 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
         }
     };
     if output == Output::Text {
-        print(match evicted.holders.as_slice() {
-            [] => format!("{name} was not held\n"),
-            holders => format!("{name} was taken from {}\n", labels(holders)),
+        print(match evicted.holders.is_empty() {
+            true => format!("{name} was not held\n"),
+            false => format!("{name} was taken from {}\n", labels(&evicted.holders)),
         })?;
     }
-    let departed = match departures {
-        Some(departures) => departures.of(name.clone(), &evicted).await?,
-        None => Vec::new(),
-    };
-    match output {
-        Output::Json => {
-            let holders: Vec<&str> = evicted.holders.iter().map(|holder| holder.owner.as_str()).collect();
-            let mut object = json!({ "name": name.as_str(), "evicted": holders });
-            if args.wait_gone {
-                object["gone"] = json!(departed.iter().map(as_json).collect::<Vec<_>>());
-            }
-            print_json(&object)?;
-        }
-        Output::Text => {
-            departed.iter().try_for_each(|departed| print(format!("{}\n", end_of(departed).1)))?
-        }
-    }
-    Ok(0)
+    let owners: Vec<&str> = evicted.holders.iter().map(|holder| holder.owner.as_str()).collect();
+    let mut object = json!({ "name": name.as_str(), "evicted": owners });
+    let Some(departures) = departures else { return Ok(Answer::new(object, "")) };
+    let departed = departures.of(name.clone(), &evicted).await?;
+    object["gone"] = departed.iter().map(as_json).collect();
+    let lines: String = departed.iter().map(|departed| format!("{}\n", end_of(departed).1)).collect();
+    Ok(Answer::new(object, lines))
 }
 
 /// How the work of an evicted holder ended: in a word, and in a sentence.
@@ -141,7 +130,7 @@ fn labels(holders: &[Holder]) -> String {
 }
 
 /// Gives a lock without an expiry an end. A lock that has one, or is free, is left as it is.
-pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn adopt(locks: &Locks, args: &Adopt) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let ttl = short(args.ttl);
     let question = async || {
@@ -155,7 +144,7 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result
     };
     let otherwise = format!("to give `{name}` an end without being asked, say --yes");
     if !args.yes && !confirmed(otherwise, question).await? {
-        return Ok(NOT_ACQUIRED);
+        return Ok(Answer::default().with_code(NOT_ACQUIRED));
     }
     let adopted = locks.adopt(name.clone(), args.ttl).await?;
     let is_adopted = matches!(adopted, Adopted::Adopted { .. });
@@ -179,8 +168,7 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt, output: Output) -> Result
         "holder": holder.as_ref().map(leasehold::Owner::as_str),
         "remaining_ms": remaining.map(as_ms),
     });
-    print_answer(output, &object, text)?;
-    Ok(0)
+    Ok(Answer::line(object, text))
 }
 
 /// Asks the user, who must be at a terminal; `otherwise` is the advice for scripts.

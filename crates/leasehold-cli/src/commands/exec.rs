@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::args::LogFormat;
-use crate::output::{self, Level, write_message};
+use crate::log::{self, Settings};
 use crate::{config, exit};
 
 /// The first argument that selects this step; no help mentions it.
@@ -22,7 +22,9 @@ pub(crate) fn command(program: &OsStr) -> Command {
     // The running binary, even if an upgrade has replaced it on the disk.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string());
-    command.arg(output::format().to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()));
+    command.arg(
+        log::settings().format.to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()),
+    );
     command.arg(program);
     command
 }
@@ -31,12 +33,9 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
     let parent = parent.filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let format = args.next().and_then(|format| LogFormat::from_str(format.to_str()?, false).ok());
-    output::set_format(format.unwrap_or(LogFormat::Plain));
+    log::set(Settings { format: format.unwrap_or(LogFormat::Plain), ..Settings::DEFAULT });
     let (Some(parent), Some(program)) = (parent, args.next()) else {
-        write_message(
-            Level::Error,
-            format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"),
-        );
+        log::error(format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"));
         return ExitCode::from(exit::USAGE);
     };
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
@@ -58,7 +57,7 @@ pub(crate) fn replaced_by(command: &mut Command) -> u8 {
         io::ErrorKind::PermissionDenied => (exit::NOT_EXECUTABLE, "it has to be a file that you may execute"),
         _ => (exit::NOT_EXECUTABLE, "it has to be a program for this machine"),
     };
-    write_message(Level::Error, format_args!("cannot run `{}`: {error}; {advice}", program.display()));
+    log::error(format_args!("cannot run `{}`: {error}; {advice}", program.display()));
     code
 }
 

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use leasehold::{Clock, Holder, Locks, Options, Owner, Share, Status, Waiter};
+use leasehold::{Clock, Holder, Locks, Name, Options, Owner, Share, Status, Waiter};
 use rustix::process::Signal;
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use crate::args::{Global, Inspect, Ls, Output};
 use crate::duration::{as_ms, short};
 use crate::exit::{Failure, Kind, NOT_ACQUIRED};
-use crate::output::{Log, Logger};
+use crate::output::{Answer, print};
 use crate::run_record::RunRecord;
-use crate::{choose_store, name, print, print_json, timestamp};
+use crate::{choose_store, log, name, timestamp};
 
 /// How many records of runs are read at the same time.
 const RECORD_READS_MAX: usize = 64;
@@ -36,45 +36,35 @@ pub(crate) fn check(args: &Ls) -> Result<(), Failure> {
 }
 
 /// Lists names. `None` is a store that does not exist yet: it has no locks.
-pub(crate) async fn ls(
-    locks: Option<Locks>,
-    args: &Ls,
-    global: &Global,
-    logger: Logger,
-) -> Result<u8, Failure> {
+pub(crate) async fn ls(locks: Option<Locks>, args: &Ls, global: &Global) -> Result<Answer, Failure> {
     if let Some(every) = args.watch {
-        return watch(locks, args, global, logger, every.unwrap_or(WATCH_INTERVAL)).await;
+        watch(locks, args, global, every.unwrap_or(WATCH_INTERVAL)).await?;
+        return Ok(Answer::default());
     }
     let (list, truncated) = listing(locks.as_ref(), args, global.output).await?;
     print(&list)?;
     if truncated {
         let limit = args.limit;
-        logger.warn(format_args!(
+        log::warn(format_args!(
             "there are more than the {limit} names shown; raise --limit, or give the PREFIX of the names you want"
         ));
     }
-    Ok(0)
+    Ok(Answer::default())
 }
 
 /// Repeats the list until a signal ends it. A store that does not exist yet is opened again each
 /// time.
-async fn watch(
-    mut locks: Option<Locks>,
-    args: &Ls,
-    global: &Global,
-    logger: Logger,
-    every: Duration,
-) -> Result<u8, Failure> {
+async fn watch(mut locks: Option<Locks>, args: &Ls, global: &Global, every: Duration) -> Result<(), Failure> {
     let clock = Clock::system()?;
     let mut interrupted = interrupted().map_err(Failure::internal)?;
     let mut has_shown = false;
     loop {
         let list = tokio::select! {
             biased;
-            _ = &mut interrupted => return Ok(0),
+            _ = &mut interrupted => return Ok(()),
             list = async {
                 if locks.is_none() && has_shown {
-                    locks = choose_store(global, logger, Options::default())?.connect_existing().await?;
+                    locks = choose_store(global, Options::default())?.connect_existing().await?;
                 }
                 listing(locks.as_ref(), args, global.output).await
             } => list,
@@ -85,12 +75,12 @@ async fn watch(
                 has_shown = true;
             }
             // The store may be back for the next list.
-            Err(failure) if has_shown && failure.kind == Kind::Unavailable => logger.warn(failure.message),
+            Err(failure) if has_shown && failure.kind == Kind::Unavailable => log::warn(failure.message),
             Err(failure) => return Err(failure),
         }
         tokio::select! {
             biased;
-            _ = &mut interrupted => return Ok(0),
+            _ = &mut interrupted => return Ok(()),
             () = clock.sleep_until(clock.now().plus(every)) => {}
         }
     }
@@ -161,67 +151,53 @@ async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<
     let mut all = Vec::with_capacity(found.len());
     let mut found = found.into_iter().peekable();
     while found.peek().is_some() {
-        let mut reading = tokio::task::JoinSet::new();
-        for (at, status) in found.by_ref().take(RECORD_READS_MAX).enumerate() {
-            let locks = locks.clone();
-            reading.spawn(async move {
-                let run = RunRecord::load(&locks, &status.name).await;
-                (at, status, run)
-            });
+        let reads = found.by_ref().take(RECORD_READS_MAX).map(|status| {
+            let (locks, name) = (locks.clone(), status.name.clone());
+            (status, tokio::spawn(async move { RunRecord::load(&locks, &name).await }))
+        });
+        for (status, read) in reads.collect::<Vec<_>>() {
+            all.push((status, read.await.ok().flatten()));
         }
-        let mut read = reading.join_all().await;
-        read.sort_by_key(|(at, ..)| *at);
-        all.extend(read.into_iter().map(|(_, status, run)| (status, run)));
     }
     all
 }
 
 /// Shows one name. A held name has its own exit code, for scripts.
-pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let (status, run) = match locks {
         Some(locks) => (locks.inspect(name.clone()).await?, RunRecord::load(locks, &name).await),
         None => (None, None),
     };
-    let is_held = status.as_ref().is_some_and(|status| !status.holders.is_empty());
-    let exit_code = if is_held { NOT_ACQUIRED } else { 0 };
-    match (output, &status) {
-        (Output::Json, _) => {
-            let status = status.unwrap_or(Status { name, holders: Vec::new(), waiters: Vec::new() });
-            print_json(&as_json(&status, run.as_ref()))?;
-            return Ok(exit_code);
-        }
-        (Output::Text, None) => print(format!("{name} is free\n"))?,
-        (Output::Text, Some(status)) => {
-            for holder in &status.holders {
-                let Holder { owner, share, fence, remaining, nodes, held_for, .. } = holder;
-                let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
-                let since = held_for.map_or_else(String::new, |it| format!(" since {},", timestamp::ago(it)));
-                let nodes = nodes.map_or_else(String::new, |nodes| {
-                    let care = if nodes.is_degraded() { ", a bare majority" } else { "" };
-                    format!(", on {} of {} nodes{care}", nodes.held, nodes.all)
-                });
-                let held = share_text(*share);
-                print(match holder.is_endless() {
-                    true => format!("{name} is held by {owner}; `leasehold adopt` gives it one\n"),
-                    false => format!(
-                        "{name} is held{held} by {owner}{since} for another {} unless renewed{fence}{nodes}\n",
-                        short(*remaining)
-                    ),
-                })?;
-            }
-            for (place, waiter) in status.waiters.iter().enumerate() {
-                let since = waiter.waiting_for.map(timestamp::ago);
-                let since = since.map_or_else(String::new, |since| format!(", since {since}"));
-                let share = share_text(waiter.share);
-                print(format!("{}. in line: {}{share}{since}\n", place + 1, waiter.owner))?;
-            }
-        }
+    let is_unknown = status.is_none();
+    let status = status.unwrap_or(Status { name, holders: Vec::new(), waiters: Vec::new() });
+    let free = is_unknown.then(|| format!("{} is free", status.name));
+    let holders = status.holders.iter().map(|holder| holder_line(&status.name, holder));
+    let waiters = status.waiters.iter().zip(1..).map(|(waiter, place)| {
+        let since =
+            waiter.waiting_for.map_or_else(String::new, |it| format!(", since {}", timestamp::ago(it)));
+        format!("{place}. in line: {}{}{since}", waiter.owner, share_text(waiter.share))
+    });
+    let last_run = run.as_ref().map(|run| run.text(&status));
+    let lines = free.into_iter().chain(holders).chain(waiters).chain(last_run);
+    let text: String = lines.map(|line| line + "\n").collect();
+    let code = if status.holders.is_empty() { 0 } else { NOT_ACQUIRED };
+    Ok(Answer::new(as_json(&status, run.as_ref()), text).with_code(code))
+}
+
+fn holder_line(name: &Name, holder: &Holder) -> String {
+    let Holder { owner, share, fence, remaining, nodes, held_for, .. } = holder;
+    if holder.is_endless() {
+        return format!("{name} is held by {owner}; `leasehold adopt` gives it one");
     }
-    if let Some(run) = &run {
-        print(format!("{}\n", run.text(status.as_ref())))?;
-    }
-    Ok(exit_code)
+    let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
+    let since = held_for.map_or_else(String::new, |it| format!(" since {},", timestamp::ago(it)));
+    let nodes = nodes.map_or_else(String::new, |nodes| {
+        let care = if nodes.is_degraded() { ", a bare majority" } else { "" };
+        format!(", on {} of {} nodes{care}", nodes.held, nodes.all)
+    });
+    let (share, left) = (share_text(*share), short(*remaining));
+    format!("{name} is held{share} by {owner}{since} for another {left} unless renewed{fence}{nodes}")
 }
 
 fn share_text(share: Share) -> String {
@@ -254,7 +230,7 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
         "name": status.name.as_str(),
         "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
         "waiters": status.waiters.iter().map(waiter).collect::<Vec<_>>(),
-        "once": run.map(|run| run.as_json(Some(status))),
+        "once": run.map(|run| run.as_json(status)),
     })
 }
 

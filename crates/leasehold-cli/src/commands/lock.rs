@@ -13,10 +13,10 @@ use crate::config::Defaults;
 use crate::duration::{as_ms, short};
 use crate::exit::Failure;
 use crate::input::{self, Pipes};
-use crate::output::{Log, Logger};
+use crate::output::Answer;
 use crate::progress::{Progress, held_names};
 use crate::user::label_of_caller;
-use crate::{ancestors, name, print_answer, print_json};
+use crate::{ancestors, log, name};
 
 const TOKEN: &str = "LEASEHOLD_TOKEN";
 
@@ -25,8 +25,7 @@ pub(crate) async fn lock(
     args: &Lock,
     defaults: Defaults,
     output: Output,
-    logger: Logger,
-) -> Result<u8, Failure> {
+) -> Result<Answer, Failure> {
     if stdout_may_be_closed() {
         return Err(Failure::usage(
             "standard output is closed, or is /dev/null opened for reading and writing, so the token would be lost, and nobody \
@@ -41,11 +40,10 @@ pub(crate) async fn lock(
     let mutex = locks.mutex(name.clone()).ttl(args.ttl).owner(owner.as_str()).wait(wait);
     let names = Names::from(name.clone());
     if let Some(warning) = ancestors::warning(&names, Share::Exclusive, wait) {
-        logger.warn(warning);
+        log::warn(warning);
     }
     let describe = |waited| held_names(locks, &names, &owner, waited);
-    let progress = Progress::new(logger);
-    let lease = match progress.during(&Clock::system()?, mutex.lock_detached(), describe).await {
+    let lease = match Progress::new().during(&Clock::system()?, mutex.lock_detached(), describe).await {
         Err(error @ Error::Busy { .. }) => {
             return Err(Failure::busy(args.waiting.conflict_exit_code, &error));
         }
@@ -55,19 +53,19 @@ pub(crate) async fn lock(
     let remaining = lease.remaining();
     let object =
         json!({ "name": name.as_str(), "token": token, "fence": fence, "remaining_ms": as_ms(remaining) });
-    if let Err(failure) = print_answer(output, &object, token) {
+    if let Err(failure) = Answer::line(object, token).print(output) {
         // The caller does not have the token, so it could not unlock.
         lease.release().await?;
         return Err(failure);
     }
     if output == Output::Text {
         let fence = fence.map_or_else(String::new, |fence| format!(" with fence {fence}"));
-        logger.info(format_args!(
+        log::info(format_args!(
             "{name} is held for {}{fence}; its token lets you extend and unlock it",
             short(remaining)
         ));
     }
-    Ok(0)
+    Ok(Answer::default())
 }
 
 /// Whether standard output may have been closed when this process started. Rust's runtime then
@@ -84,14 +82,14 @@ fn stdout_may_be_closed() -> bool {
     is_null && rustix::fs::fcntl_getfl(&stdout).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::RDWR))
 }
 
-pub(crate) async fn extend(locks: &Locks, args: &Extend, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn extend(locks: &Locks, args: &Extend, output: Output) -> Result<Answer, Failure> {
     let mut lease = attach(locks, &args.lock)?;
     lease.extend(args.ttl).await?;
-    if output == Output::Json {
-        let remaining_ms = as_ms(remaining(locks, &lease).await);
-        print_json(&json!({ "name": lease.names().first().as_str(), "remaining_ms": remaining_ms }))?;
+    if output == Output::Text {
+        return Ok(Answer::default());
     }
-    Ok(0)
+    let remaining_ms = as_ms(remaining(locks, &lease).await);
+    Ok(Answer::new(json!({ "name": lease.names().first().as_str(), "remaining_ms": remaining_ms }), ""))
 }
 
 /// How long the lock lasts after an extension, which may be longer than requested. Not every store
@@ -106,14 +104,11 @@ async fn remaining(locks: &Locks, lease: &Detached) -> Duration {
     seen.unwrap_or_default().max(lease.remaining())
 }
 
-pub(crate) async fn unlock(locks: &Locks, lock: &DetachedLock, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn unlock(locks: &Locks, lock: &DetachedLock) -> Result<Answer, Failure> {
     let lease = attach(locks, lock)?;
     let name = lease.names().first().to_string();
     lease.release().await?;
-    if output == Output::Json {
-        print_json(&json!({ "name": name, "released": true }))?;
-    }
-    Ok(0)
+    Ok(Answer::new(json!({ "name": name, "released": true }), ""))
 }
 
 fn attach(locks: &Locks, lock: &DetachedLock) -> Result<Detached, Failure> {

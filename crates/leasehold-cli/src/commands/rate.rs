@@ -7,15 +7,15 @@ use leasehold::{Clock, Locks, Taken, cells};
 use serde_json::{Value, json};
 
 use super::exec;
-use crate::args::{Algorithm, Output, Rate};
+use crate::args::{Algorithm, Rate};
 use crate::duration::short;
 use crate::exit::{Failure, Kind};
-use crate::output::{Log, Logger};
+use crate::output::Answer;
 use crate::progress::{Progress, so_far};
-use crate::{name, print_json};
+use crate::{log, name};
 
 /// Waits until the rate limit admits this process.
-pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, logger: Logger) -> Result<u8, Failure> {
+pub(crate) async fn rate(locks: &Locks, args: &Rate) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let has_command = args.program.parts()?.is_some();
     let algorithm = match (args.algorithm, args.burst) {
@@ -37,7 +37,7 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, logger: Log
         let (max, per) = (args.max, short(args.per));
         std::future::ready(format!("waiting for {name}: it lets through {max} in {per}{}", so_far(waited)))
     };
-    let taken = Progress::new(logger).during(&Clock::system()?, taking, describe).await?;
+    let taken = Progress::new().during(&Clock::system()?, taking, describe).await?;
     let object = json!({
         "name": name.as_str(),
         "allowed": taken.allowed,
@@ -46,14 +46,11 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate, output: Output, logger: Log
         "reset_after_ms": ms(taken.reset_after),
     });
     if !taken.allowed {
-        return Err(refused(args, &taken, object, output, logger));
+        return Err(refused(args, &taken, object));
     }
-    logger.debug(format_args!("{name} lets it through; {} more at this moment", taken.remaining));
+    log::debug(format_args!("{name} lets it through; {} more at this moment", taken.remaining));
     // Standard output belongs to the command, if there is one.
-    if output == Output::Json && !has_command {
-        print_json(&object)?;
-    }
-    Ok(0)
+    Ok(if has_command { Answer::default() } else { Answer::new(object, "") })
 }
 
 /// Replaces this process by the command, if there is one: a rate limit has nothing to release.
@@ -65,7 +62,7 @@ pub(crate) fn follow(args: &Rate) -> Result<u8, Failure> {
     Ok(exec::replaced_by(&mut command))
 }
 
-fn refused(args: &Rate, taken: &Taken, mut object: Value, output: Output, logger: Logger) -> Failure {
+fn refused(args: &Rate, taken: &Taken, details: Value) -> Failure {
     let name = args.name.to_string_lossy();
     let message = format!(
         "`{name}` lets through {} in {}, and not now; come back in {}, or wait for it (longer) with --wait",
@@ -74,16 +71,7 @@ fn refused(args: &Rate, taken: &Taken, mut object: Value, output: Output, logger
         // Rounded up: a retry that comes too early is refused again.
         short(taken.retry_after + Duration::from_micros(999)),
     );
-    let failure = Failure { code: args.waiting.conflict_exit_code, ..Failure::new(Kind::Limited, message) };
-    if output == Output::Text {
-        return failure;
-    }
-    logger.error(&failure.message);
-    object["error"] = failure.as_json();
-    match print_json(&object) {
-        Ok(()) => Failure { message: String::new(), ..failure },
-        Err(failure) => failure,
-    }
+    Failure { code: args.waiting.conflict_exit_code, details, ..Failure::new(Kind::Limited, message) }
 }
 
 /// Rounded up, so that a client that retries after this time is not too early.

@@ -6,7 +6,7 @@ use super::runtime_bridge::Outcome;
 use super::{RunEnd, Session};
 use crate::duration::short;
 use crate::exit::{Failure, Kind, LOST, NOT_EXECUTABLE, NOT_FOUND};
-use crate::output::Log;
+use crate::log;
 
 /// The pause before the next campaign; it doubles while commands end early.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -35,11 +35,7 @@ impl Session {
                 Err(failure) if failure.kind == Kind::Unavailable => failure.message,
                 Err(failure) => return Err(failure),
             };
-            self.log.warn(format_args!(
-                "{why}. Campaigning for {} again in {}",
-                self.spec.names,
-                short(pause)
-            ));
+            log::warn(format_args!("{why}. Campaigning for {} again in {}", self.spec.names, short(pause)));
             let clock = self.bridge.clock.clone();
             let until = clock.now().plus(pause);
             let sleep = async move { clock.sleep_until(until).await };

@@ -24,10 +24,9 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use crate::args::{Elect, Global, Run};
 use crate::duration::short;
 use crate::exit::{Failure, INTERNAL, LOST, NOT_RECORDED, TOO_LONG, without_advice};
-use crate::output::{Log, LogThread, Logger};
 use crate::progress::Progress;
 use crate::run_record::RunRecord;
-use crate::{ancestors, config};
+use crate::{ancestors, config, log};
 use event_loop::CaughtSignal;
 use job::{Ended, Job};
 use runtime_bridge::{Outcome, RuntimeBridge};
@@ -40,16 +39,16 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// How long a store may take to answer a request whose result changes nothing.
 const CLEANUP_MAX: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(global: &Global, args: &Run, logger: Logger) -> Result<u8, Failure> {
-    let defaults = config::defaults(global.store.as_deref(), logger)?;
+pub(crate) fn run(global: &Global, args: &Run) -> Result<u8, Failure> {
+    let defaults = config::defaults(global.store.as_deref())?;
     let spec = RunSpec::for_run(args, defaults, global.output)?;
-    Session::with(global, spec, logger, Session::run)
+    Session::with(global, spec, Session::run)
 }
 
-pub(crate) fn elect(global: &Global, args: &Elect, logger: Logger) -> Result<u8, Failure> {
-    let defaults = config::defaults(global.store.as_deref(), logger)?;
+pub(crate) fn elect(global: &Global, args: &Elect) -> Result<u8, Failure> {
+    let defaults = config::defaults(global.store.as_deref())?;
     let spec = RunSpec::for_elect(args, defaults)?;
-    Session::with(global, spec, logger, |session| session.elect(args.once))
+    Session::with(global, spec, |session| session.elect(args.once))
 }
 
 /// A connected client, and what its runs share.
@@ -57,7 +56,6 @@ struct Session {
     bridge: RuntimeBridge,
     locks: Locks,
     spec: Arc<RunSpec>,
-    log: LogThread,
     progress: Progress,
     /// Why the last renewal failed.
     renewal_error: Arc<Mutex<Option<String>>>,
@@ -106,28 +104,27 @@ impl Session {
     fn with(
         global: &Global,
         spec: RunSpec,
-        logger: Logger,
         work: impl FnOnce(&mut Session) -> Result<RunEnd, Failure>,
     ) -> Result<u8, Failure> {
         let renewal_error = Arc::new(Mutex::new(None));
-        let log = LogThread::start(logger).map_err(Failure::internal)?;
         let options = {
-            let (log, renewal_error) = (log.clone(), renewal_error.clone());
+            let renewal_error = renewal_error.clone();
             Options::default().on_event(move |event| {
-                log_renewal(&log, &renewal_error, event);
+                log_renewal(&renewal_error, event);
                 std::future::ready(())
             })
         };
-        let store = crate::choose_store(global, logger, options)?;
+        let store = crate::choose_store(global, options)?;
+        log::start_thread().map_err(Failure::internal)?;
         let mut bridge = RuntimeBridge::open()?;
         let locks = match bridge.run_until_signal(async move { store.connect().await })? {
             Outcome::Answer(locks) => locks?,
             Outcome::Signal(caught) => return Ok(RunEnd::from(caught).exit()),
         };
-        let progress = Progress::new(logger);
-        let mut session = Session { bridge, locks, spec: Arc::new(spec), log, progress, renewal_error };
+        let progress = Progress::new();
+        let mut session = Session { bridge, locks, spec: Arc::new(spec), progress, renewal_error };
         let end = work(&mut session);
-        let Session { mut bridge, locks, log, .. } = session;
+        let Session { mut bridge, locks, .. } = session;
         // After a failure the store has already used up its time.
         let at_most = if end.is_ok() { CLEANUP_MAX } else { CLEANUP_MAX / 4 };
         let closed = match &end {
@@ -135,24 +132,24 @@ impl Session {
             Ok(RunEnd { leaves_lease: true, .. }) => Ok(None),
             _ => bridge.run_for(async move { locks.close_within(at_most).await }, at_most),
         };
-        log.flush();
+        log::flush();
         bridge.close();
         closed.and(end).map(RunEnd::exit)
     }
 
     /// Acquires the lock, runs the command, and releases the lock.
     fn run(&mut self) -> Result<RunEnd, Failure> {
-        let Session { bridge, locks, spec, log, progress, .. } = self;
+        let Session { bridge, locks, spec, progress, .. } = self;
         spec.check_store(&locks.capabilities())?;
         if let Some(warning) = ancestors::warning(&spec.names, spec.share, spec.wait) {
-            log.warn(warning);
+            log::warn(warning);
         }
         let asked_at = bridge.now();
         let acquiring = acquire::acquire(locks.clone(), spec.clone(), bridge.clock.clone(), *progress);
         let lease = match bridge.run_until_signal(acquiring)? {
             Outcome::Answer(Ok(lease)) => lease,
             Outcome::Answer(Err(error @ Error::Busy { .. })) => {
-                return spec.not_acquired(&error, log).map(RunEnd::new);
+                return spec.not_acquired(&error).map(RunEnd::new);
             }
             Outcome::Answer(Err(error)) => return Err(error.into()),
             Outcome::Signal(caught) => {
@@ -162,7 +159,7 @@ impl Session {
         };
         let acquired_at = bridge.now();
         let waited = short(acquired_at.since(asked_at));
-        log.debug(format_args!("{} acquired after {waited}, fence {}", spec.names, lease.fence()));
+        log::debug(format_args!("{} acquired after {waited}, fence {}", spec.names, lease.fence()));
         let lifeline = if spec.close { None } else { locks.lifeline()? };
         // A signal that came before the command started ends the run without it.
         if let Some(caught) = bridge.wait_events(Some(Duration::ZERO))?.into_iter().find(|it| it.is_fatal()) {
@@ -214,7 +211,7 @@ impl Session {
 
     /// Releases the lock, or keeps it for `--at-least`; returns the exit code.
     fn conclude(&mut self, lease: Lease, verdict: &Verdict, acquired_at: Deadline) -> Result<u8, Failure> {
-        let Session { bridge, spec, log, .. } = self;
+        let Session { bridge, spec, .. } = self;
         let names = &spec.names;
         if verdict.is_lost {
             match lease.is_valid() {
@@ -225,7 +222,7 @@ impl Session {
                 // ended.
                 false => drop(lease),
             }
-            log.error(after_loss(spec, verdict.ended));
+            log::error(after_loss(spec, verdict.ended));
             return Ok(LOST);
         }
         let interrupted = verdict.interrupted_by.map(|signal| Ended::Signal(signal.as_raw()));
@@ -235,7 +232,7 @@ impl Session {
         };
         let counts = !spec.is_once() || spec.limits.count_interrupted || !verdict.is_interrupted();
         if !counts {
-            log.info(format_args!("{names} was interrupted: this run does not count for --once-per"));
+            log::info(format_args!("{names} was interrupted: this run does not count for --once-per"));
         }
         let keep_until = acquired_at.plus(if counts { spec.at_least() } else { Duration::ZERO });
         let keep_for = keep_until.since(bridge.now());
@@ -249,18 +246,18 @@ impl Session {
             }
         };
         match answer {
-            Some(Ok(())) if is_kept => log.debug(format_args!(
+            Some(Ok(())) if is_kept => log::debug(format_args!(
                 "{names} is kept for another {}, as {} says",
                 short(keep_for),
                 spec.keep_option()
             )),
             Some(Ok(())) => {
                 let held = short(bridge.now().since(acquired_at));
-                log.debug(format_args!("{names} given back after {held}"));
+                log::debug(format_args!("{names} given back after {held}"));
             }
             Some(Err(Error::Lost { reason, .. })) => {
-                log.error(format_args!("the lease on {names} was lost: {reason}"));
-                log.error(after_loss(spec, verdict.ended));
+                log::error(format_args!("the lease on {names} was lost: {reason}"));
+                log::error(after_loss(spec, verdict.ended));
                 return Ok(LOST);
             }
             answer if is_kept => {
@@ -269,13 +266,13 @@ impl Session {
                     Some(Err(error)) => error.to_string(),
                     _ => "no answer in time".to_owned(),
                 };
-                log.error(not_recorded(spec, verdict.ended, &why));
+                log::error(not_recorded(spec, verdict.ended, &why));
                 return Ok(NOT_RECORDED);
             }
             // A release without an answer is only a warning: the lock protected the command to its
             // end.
-            Some(Err(error)) => log.warn(error),
-            None => log.warn(format_args!(
+            Some(Err(error)) => log::warn(error),
+            None => log::warn(format_args!(
                 "the store has not said that it took {names} back; it is free when its TTL of {} is over",
                 short(spec.ttl)
             )),
@@ -285,19 +282,19 @@ impl Session {
 }
 
 /// Logs the first failure of a renewal and its recovery, and stores why the last one failed.
-fn log_renewal(log: &LogThread, renewal_error: &Mutex<Option<String>>, event: Event) {
+fn log_renewal(renewal_error: &Mutex<Option<String>>, event: Event) {
     match event {
         Event::RenewalFailed { names, why, tries, remaining, .. } => {
             if tries == 1 {
                 let (why, left) = (without_advice(&why), short(remaining));
-                log.warn(format_args!(
+                log::warn(format_args!(
                     "the lease on {names} could not be renewed ({why}); trying again until it ends in {left}"
                 ));
             }
             *renewal_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         }
         Event::RenewalRecovered { names, .. } => {
-            log.info(format_args!("the lease on {names} is renewed again"));
+            log::info(format_args!("the lease on {names} is renewed again"));
         }
         _ => {}
     }

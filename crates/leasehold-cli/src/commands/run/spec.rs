@@ -16,9 +16,9 @@ use crate::commands::exec;
 use crate::config::Defaults;
 use crate::duration::short;
 use crate::exit::{Failure, NOT_ACQUIRED};
-use crate::output::Log;
+use crate::output::print;
 use crate::user::label_of_run;
-use crate::{name, print_json};
+use crate::{log, name};
 
 /// How long before the end of the lease everything is dead.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
@@ -201,7 +201,7 @@ impl RunSpec {
     }
 
     /// The exit code of a run whose lock is held by another.
-    pub(super) fn not_acquired(&self, error: &Error, log: &impl Log) -> Result<u8, Failure> {
+    pub(super) fn not_acquired(&self, error: &Error) -> Result<u8, Failure> {
         if !self.skips() {
             return Err(Failure::busy(self.conflict_exit_code, error));
         }
@@ -211,11 +211,12 @@ impl RunSpec {
         };
         if self.output == Output::Json {
             let holder = holder.map(Owner::as_str);
-            print_json(&json!({ "name": self.name.as_str(), "skipped": true, "holder": holder }))?;
+            let object = json!({ "name": self.name.as_str(), "skipped": true, "holder": holder });
+            print(format!("{object}\n"))?;
         }
         if self.is_once() {
             let by = holder.map(|owner| format!(" by {owner}")).unwrap_or_default();
-            log.info(format_args!("{} was run{by} already, or is being run: nothing to do", self.names));
+            log::info(format_args!("{} was run{by} already, or is being run: nothing to do", self.names));
         }
         Ok(0)
     }

@@ -16,8 +16,7 @@ use super::spec::{MARGIN, RunSpec};
 use crate::args::OnLost;
 use crate::duration::short;
 use crate::exit::{Failure, without_advice};
-use crate::output::Log;
-use crate::signals;
+use crate::{log, signals};
 
 /// How often processes are checked whose end sends no signal to this process.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -168,7 +167,7 @@ impl<'a> Supervisor<'a> {
             return false;
         }
         if !self.spec.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
-            self.session.log.info(format_args!(
+            log::info(format_args!(
                 "`{}` has ended, but something it started still runs: {}. {} is held until that ends too; --close lets \
                  go at once",
                 self.spec.shown_command(),
@@ -274,9 +273,9 @@ impl<'a> Supervisor<'a> {
                  work beside it"
             ),
         };
-        self.session.log.error(format_args!("the lease on {} {what}. {then}", self.spec.names));
+        log::error(format_args!("the lease on {} {what}. {then}", self.spec.names));
         if let (Some(Err(error)), Some(program)) = (hook, &self.spec.ending.on_lost_exec) {
-            self.session.log.error(format_args!(
+            log::error(format_args!(
                 "cannot run `{}`, the program of --on-lost-exec: {error}; nobody was told but you",
                 program.display()
             ));
@@ -286,7 +285,7 @@ impl<'a> Supervisor<'a> {
     fn too_long(&mut self, now: Deadline) {
         self.verdict.is_too_long = true;
         self.ask_to_end(now);
-        self.session.log.error(format_args!(
+        log::error(format_args!(
             "`{}` (pid {}) ran for longer than its --max-runtime of {}. Ending it and everything it started",
             self.spec.shown_command(),
             self.job.pid.as_raw_nonzero(),
@@ -339,7 +338,7 @@ impl<'a> Supervisor<'a> {
                 ),
                 false => format!("{} is held until it ends", self.spec.names),
             };
-            self.session.log.error(format_args!("could not be ended: {}. {then}", list(&living)));
+            log::error(format_args!("could not be ended: {}. {then}", list(&living)));
         }
     }
 
@@ -380,7 +379,7 @@ impl<'a> Supervisor<'a> {
             return self.kill(now);
         }
         self.ask_to_end(now);
-        self.session.log.info(format_args!(
+        log::info(format_args!(
             "Ending what `{}` left running; again to kill it at once",
             self.spec.shown_command()
         ));
@@ -446,7 +445,7 @@ impl<'a> Supervisor<'a> {
             }
             let left = until.since(self.session.bridge.now());
             if left.is_zero() {
-                self.session.log.info("the program of --on-lost-exec still runs; it is left to itself");
+                log::info("the program of --on-lost-exec still runs; it is left to itself");
                 return Ok(());
             }
             if self.session.bridge.wait_events(Some(left))?.iter().any(|caught| caught.is_fatal()) {
