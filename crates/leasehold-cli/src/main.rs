@@ -14,7 +14,7 @@ mod password;
 mod progress;
 mod run_record;
 mod signals;
-mod store_wait;
+mod store;
 mod timestamp;
 mod user;
 
@@ -25,13 +25,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
-use leasehold::{Error, Locks, Name, Options};
+use leasehold::{Name, Options};
 
 use args::{Args, Command, Global};
 use commands::{completions, doctor, evict, exec, inspect, latch, lock, rate};
-use config::{Chosen, ChosenBy, Defaults};
+use config::Defaults;
 use exit::Failure;
 use output::Answer;
+use store::ChosenStore;
 
 /// How long a command that has done its work waits for the client to release what it holds.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
@@ -110,15 +111,14 @@ fn run(args: &Args) -> Result<u8, Failure> {
 async fn run_async(global: &Global, command: &Command) -> Result<u8, Failure> {
     let output = global.output;
     if let Command::Doctor = command {
-        let store = choose_store(global, Options::default())?;
-        let report = store.open(|options| options.examine(&store.chosen.url)).await?;
-        return doctor::doctor(&report).print(output);
+        let store = ChosenStore::new(global, Options::default())?;
+        return doctor::doctor(&store.examine().await?).print(output);
     }
     let defaults = match command {
         Command::Lock(_) => config::defaults(global.store.as_deref())?,
         _ => Defaults::default(),
     };
-    let store = choose_store(global, Options::default())?;
+    let store = ChosenStore::new(global, Options::default())?;
     // A command that only reads does not create a store.
     let locks = match command {
         Command::Ls(_) | Command::Inspect(_) => store.connect_existing().await?,
@@ -142,104 +142,6 @@ async fn run_async(global: &Global, command: &Command) -> Result<u8, Failure> {
         locks.close_within(CLOSE_MAX).await;
     }
     result
-}
-
-/// A store that is chosen, and not opened yet.
-struct ChosenStore {
-    chosen: Chosen,
-    options: Options,
-    wait: Option<Duration>,
-}
-
-impl ChosenStore {
-    async fn connect(&self) -> Result<Locks, Failure> {
-        self.open(|options| options.connect(&self.chosen.url)).await
-    }
-
-    /// `None` for a store that does not exist yet.
-    async fn connect_existing(&self) -> Result<Option<Locks>, Failure> {
-        self.open(|options| options.connect_existing(&self.chosen.url)).await
-    }
-
-    /// Calls `open`, and repeats that for `--store-wait`.
-    async fn open<T, F: Future<Output = leasehold::Result<T>>>(
-        &self,
-        open: impl Fn(Options) -> F,
-    ) -> Result<T, Failure> {
-        let opened = store_wait::opened(self.wait, || open(self.options.clone())).await;
-        opened.map_err(|(error, more)| failure(error, &self.chosen).and(&more))
-    }
-}
-
-/// Chooses the store, and reads its password.
-fn choose_store(global: &Global, mut options: Options) -> Result<ChosenStore, Failure> {
-    let chosen = config::store(global.store.as_deref())?;
-    let scheme = chosen.url.split(':').next().unwrap_or("");
-    let is_typed = chosen.by == ChosenBy::Option;
-    log::debug(format_args!("the store is `{scheme}:…`, by {}", chosen.by));
-    if scheme.eq_ignore_ascii_case("memory") {
-        return Err(chosen.failure(
-            "a `memory:` store is this process's own, so that nobody else would meet its locks; use `file:`",
-        ));
-    }
-    let is_file = scheme.eq_ignore_ascii_case("file");
-    // A password that the environment sets for other stores is ignored.
-    if let (true, Some(path)) = (is_file, &global.password_file) {
-        return Err(Failure::usage(format!(
-            "--password-file {}: a store of this kind (`{scheme}:`) has no password",
-            path.display()
-        )));
-    }
-    if !is_file {
-        if is_typed && password::is_in(&chosen.url) {
-            log::warn(format_args!(
-                "every user of this machine can read the password in --store; use --password-file, or {}",
-                password::PASSWORD
-            ));
-        }
-        let given = password::password(global.password_file.as_deref())?;
-        let password = match &chosen.password_file {
-            Some(path) if given.is_none() => password::password(Some(path))
-                .map_err(|failure| Failure::configuration(format!("{}: {}", chosen.by, failure.message)))?,
-            _ => given,
-        };
-        if let Some(password) = password {
-            options = options.password(password);
-        }
-    }
-    match options.warning(&chosen.url) {
-        // A setting applies to many commands, each with its own working directory, so that it
-        // cannot be a relative path.
-        Some(warning) if is_file && !is_typed => return Err(chosen.failure(warning)),
-        Some(warning) => log::warn(warning),
-        None => {}
-    }
-    Ok(ChosenStore { chosen, options, wait: global.store_wait })
-}
-
-/// The failure for a store that cannot be opened.
-fn failure(error: Error, chosen: &Chosen) -> Failure {
-    match error {
-        Error::Invalid { .. } => chosen.failure(error),
-        // The default store has no place without a home directory.
-        Error::Refused { .. } if chosen.by == ChosenBy::Default && !config::has_home() => {
-            Failure::configuration(error.to_string())
-        }
-        error if password_was_removed(&error) => {
-            Failure::from(error).and(&format!(
-                "; a command that `leasehold` runs does not inherit passwords: give this one the password with --password-file, \
-                 or name the file in {} for both",
-                password::PASSWORD_FILE
-            ))
-        }
-        error => error.into(),
-    }
-}
-
-/// Whether the store asks for a password, and this process runs inside a command of another
-/// `leasehold`, which removed the password.
-fn password_was_removed(error: &Error) -> bool {
-    std::env::var_os("LEASEHOLD_NAME").is_some() && error.to_string().contains("it wants a password")
 }
 
 /// A name from the command line.

@@ -15,7 +15,8 @@ use crate::duration::{as_ms, short};
 use crate::exit::{Failure, Kind, NOT_ACQUIRED};
 use crate::output::{Answer, print};
 use crate::run_record::RunRecord;
-use crate::{choose_store, log, name, timestamp};
+use crate::store::ChosenStore;
+use crate::{log, name, timestamp};
 
 /// How many records of runs are read at the same time.
 const RECORD_READS_MAX: usize = 64;
@@ -64,7 +65,7 @@ async fn watch(mut locks: Option<Locks>, args: &Ls, global: &Global, every: Dura
             _ = &mut interrupted => return Ok(()),
             list = async {
                 if locks.is_none() && has_shown {
-                    locks = choose_store(global, Options::default())?.connect_existing().await?;
+                    locks = ChosenStore::new(global, Options::default())?.connect_existing().await?;
                 }
                 listing(locks.as_ref(), args, global.output).await
             } => list,

@@ -11,14 +11,9 @@ use crate::progress::{Progress, held_names};
 ///
 /// # Cancel safety
 /// Dropped before it completes, it withdraws the claim.
-pub(super) async fn acquire(
-    locks: Locks,
-    spec: Arc<RunSpec>,
-    clock: Clock,
-    progress: Progress,
-) -> leasehold::Result<Lease> {
+pub(super) async fn acquire(locks: Locks, spec: Arc<RunSpec>, clock: Clock) -> leasehold::Result<Lease> {
     let describe = |waited| held_names(&locks, &spec.names, &spec.owner, waited);
-    progress.during(&clock, lock(&locks, &spec), describe).await
+    Progress::new().during(&clock, lock(&locks, &spec), describe).await
 }
 
 async fn lock(locks: &Locks, spec: &RunSpec) -> leasehold::Result<Lease> {

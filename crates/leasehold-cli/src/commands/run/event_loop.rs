@@ -54,18 +54,18 @@ impl CaughtSignal {
 #[derive(Debug)]
 pub(super) struct EventLoop {
     signals: SignalDelivery<UnixStream, WithOrigin>,
-    pub(super) waker: Waker,
+    waker: Arc<OwnedFd>,
     timer: OwnedFd,
     /// Ends the wait once, when it becomes readable.
     watched: Option<OwnedFd>,
 }
 
-/// Wakes the main thread.
-#[derive(Debug, Clone)]
-pub(super) struct Waker(Arc<OwnedFd>);
+/// Wakes the main thread when it is dropped, also by a panic.
+#[derive(Debug)]
+pub(super) struct WakeOnDrop(Arc<OwnedFd>);
 
-impl Waker {
-    pub(super) fn wake(&self) {
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
@@ -84,7 +84,11 @@ impl EventLoop {
         let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        Ok(EventLoop { signals, waker: Waker(Arc::new(waker)), timer, watched: None })
+        Ok(EventLoop { signals, waker: Arc::new(waker), timer, watched: None })
+    }
+
+    pub(super) fn wake_on_drop(&self) -> WakeOnDrop {
+        WakeOnDrop(self.waker.clone())
     }
 
     /// Ends one wait when `fd` becomes readable.
@@ -97,7 +101,7 @@ impl EventLoop {
     pub(super) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<CaughtSignal>> {
         self.set_timer(at_most)?;
         let wanted = PollFlags::IN;
-        let fds = [self.signals.get_read().as_fd(), self.waker.0.as_fd(), self.timer.as_fd()];
+        let fds = [self.signals.get_read().as_fd(), self.waker.as_fd(), self.timer.as_fd()];
         let fds = fds.into_iter().chain(self.watched.as_ref().map(OwnedFd::as_fd));
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, wanted)).collect();
         match poll(&mut fds, None) {
@@ -107,7 +111,7 @@ impl EventLoop {
         if fds.get(3).is_some_and(|watched| !watched.revents().is_empty()) {
             self.watched = None;
         }
-        for fd in [&self.waker.0, &self.timer] {
+        for fd in [&*self.waker, &self.timer] {
             let _ = rustix::io::read(fd, &mut [0; 8]);
         }
         let own_pid = std::process::id();

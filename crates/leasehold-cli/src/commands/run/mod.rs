@@ -26,6 +26,7 @@ use crate::duration::short;
 use crate::exit::{Failure, INTERNAL, LOST, NOT_RECORDED, TOO_LONG, without_advice};
 use crate::progress::Progress;
 use crate::run_record::RunRecord;
+use crate::store::ChosenStore;
 use crate::{ancestors, config, log};
 use event_loop::CaughtSignal;
 use job::{Ended, Job};
@@ -56,7 +57,6 @@ struct Session {
     bridge: RuntimeBridge,
     locks: Locks,
     spec: Arc<RunSpec>,
-    progress: Progress,
     /// Why the last renewal failed.
     renewal_error: Arc<Mutex<Option<String>>>,
 }
@@ -114,15 +114,14 @@ impl Session {
                 std::future::ready(())
             })
         };
-        let store = crate::choose_store(global, options)?;
+        let store = ChosenStore::new(global, options)?;
         log::start_thread().map_err(Failure::internal)?;
         let mut bridge = RuntimeBridge::open()?;
         let locks = match bridge.run_until_signal(async move { store.connect().await })? {
             Outcome::Answer(locks) => locks?,
             Outcome::Signal(caught) => return Ok(RunEnd::from(caught).exit()),
         };
-        let progress = Progress::new();
-        let mut session = Session { bridge, locks, spec: Arc::new(spec), progress, renewal_error };
+        let mut session = Session { bridge, locks, spec: Arc::new(spec), renewal_error };
         let end = work(&mut session);
         let Session { mut bridge, locks, .. } = session;
         // After a failure the store has already used up its time.
@@ -139,13 +138,13 @@ impl Session {
 
     /// Acquires the lock, runs the command, and releases the lock.
     fn run(&mut self) -> Result<RunEnd, Failure> {
-        let Session { bridge, locks, spec, progress, .. } = self;
+        let Session { bridge, locks, spec, .. } = self;
         spec.check_store(&locks.capabilities())?;
         if let Some(warning) = ancestors::warning(&spec.names, spec.share, spec.wait) {
             log::warn(warning);
         }
         let asked_at = bridge.now();
-        let acquiring = acquire::acquire(locks.clone(), spec.clone(), bridge.clock.clone(), *progress);
+        let acquiring = acquire::acquire(locks.clone(), spec.clone(), bridge.clock.clone());
         let lease = match bridge.run_until_signal(acquiring)? {
             Outcome::Answer(Ok(lease)) => lease,
             Outcome::Answer(Err(error @ Error::Busy { .. })) => {
@@ -153,7 +152,7 @@ impl Session {
             }
             Outcome::Answer(Err(error)) => return Err(error.into()),
             Outcome::Signal(caught) => {
-                progress.clear();
+                Progress::new().clear();
                 return Ok(caught.into());
             }
         };
@@ -184,10 +183,10 @@ impl Session {
             Job::start(spec.command(lease.fence()), lifeline, bridge.clock.clone()).map_err(|error| {
                 Failure::internal(format!("cannot start a process: {error}; {} is given back", spec.names))
             })?;
-        let (proof, waker) = (lease.proof(), bridge.events.waker.clone());
+        let (proof, wake) = (lease.proof(), bridge.events.wake_on_drop());
         bridge.spawn(async move {
             proof.lost().await;
-            waker.wake();
+            drop(wake);
         });
         let verdict = Supervisor::new(self, job, lease.proof()).run()?;
         let ran = self.bridge.now().since(acquired_at);

@@ -11,7 +11,7 @@ use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::event_loop::{CaughtSignal, EventLoop, Waker};
+use super::event_loop::{CaughtSignal, EventLoop};
 use super::processes::can_be_continued;
 use crate::exit::Failure;
 
@@ -107,7 +107,7 @@ impl RuntimeBridge {
         work: impl Future<Output = T> + Send + 'static,
     ) -> (JoinHandle<()>, Receiver<T>) {
         let (answer, answers) = mpsc::channel();
-        let wake = WakeOnDrop(self.events.waker.clone());
+        let wake = self.events.wake_on_drop();
         let task = self.runtime.spawn(async move {
             // Dropped after the sender, so that the main thread finds the answer, or a closed
             // channel.
@@ -134,14 +134,6 @@ fn received<T>(answers: &Receiver<T>) -> Result<Option<T>, Failure> {
         Err(mpsc::TryRecvError::Disconnected) => {
             Err(Failure::internal("a task of leasehold ended without an answer; please report this"))
         }
-    }
-}
-
-struct WakeOnDrop(Waker);
-
-impl Drop for WakeOnDrop {
-    fn drop(&mut self) {
-        self.0.wake();
     }
 }
 

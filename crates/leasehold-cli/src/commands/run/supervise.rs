@@ -135,8 +135,9 @@ impl<'a> Supervisor<'a> {
             self.job.forward_early(caught);
         }
         loop {
-            if self.job.reap() && self.job.has_terminal() {
-                self.handle_stop_at_terminal()?;
+            // The command stopped: it reads the terminal from the background, or Ctrl-Z stopped it.
+            if self.job.reap() && self.job.has_terminal() && !self.continue_in_foreground() {
+                self.stop(true)?;
             }
             if self.is_over() {
                 break;
@@ -429,11 +430,6 @@ impl<'a> Supervisor<'a> {
             }
         }
         Ok(())
-    }
-
-    /// The command stopped: it reads the terminal from the background, or Ctrl-Z stopped it.
-    fn handle_stop_at_terminal(&mut self) -> Result<(), Failure> {
-        if self.continue_in_foreground() { Ok(()) } else { self.stop(true) }
     }
 
     fn wait_for_hook(&mut self) -> Result<(), Failure> {
