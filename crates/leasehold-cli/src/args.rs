@@ -9,7 +9,7 @@ use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
 use leasehold::Permits;
 
 use crate::commands::exec;
-use crate::exit::Failure;
+use crate::exit::{Failure, NOT_ACQUIRED};
 use crate::{duration, signals};
 
 /// Locks held on a lease: for processes on one machine or on many.
@@ -291,7 +291,7 @@ pub(crate) struct Rate {
 }
 
 /// The command to run. `run` and `elect` require one.
-#[derive(Debug, Arguments)]
+#[derive(Debug, Clone, Arguments)]
 pub(crate) struct Program {
     /// The command and its arguments; put `--` before it
     #[arg(trailing_var_arg = true, conflicts_with = "string")]
@@ -325,7 +325,7 @@ pub(crate) enum Algorithm {
 }
 
 /// How long to wait for a lock.
-#[derive(Debug, Arguments)]
+#[derive(Debug, Clone, Arguments)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct Waiting {
     /// Do not wait: fail at once if it is held
@@ -346,7 +346,7 @@ impl Waiting {
     }
 }
 
-#[derive(Debug, Arguments)]
+#[derive(Debug, Clone, Arguments)]
 #[command(
     mut_arg("command", |command| command.required_unless_present("string")),
     override_usage = "leasehold run [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold run [OPTIONS] <NAME> -c <STRING>",
@@ -441,6 +441,13 @@ pub(crate) struct RunLimits {
     pub(crate) on_lost: OnLost,
 }
 
+impl RunLimits {
+    /// Whether a lock that is held by another is no failure.
+    pub(crate) fn skips(&self) -> bool {
+        self.skip || self.once_per.is_some()
+    }
+}
+
 #[derive(Debug, Arguments)]
 #[command(
     mut_arg("command", |command| command.required_unless_present("string")),
@@ -472,6 +479,26 @@ pub(crate) struct Elect {
     pub(crate) owner: Option<String>,
     #[command(flatten)]
     pub(crate) ending: Ending,
+}
+
+impl Elect {
+    /// The run of each term: it holds one name exclusively, and waits for it without a limit.
+    pub(crate) fn run(&self) -> Run {
+        Run {
+            name: self.name.clone(),
+            program: self.program.clone(),
+            waiting: Waiting { nonblock: false, wait: None, conflict_exit_code: NOT_ACQUIRED },
+            shared: false,
+            exclusive: true,
+            permits: None,
+            also: Vec::new(),
+            ttl: self.ttl,
+            limits: RunLimits::default(),
+            ending: self.ending.clone(),
+            owner: self.owner.clone(),
+            close: false,
+        }
+    }
 }
 
 /// How `run` and `elect` end the command, and what they do if the lease is lost.

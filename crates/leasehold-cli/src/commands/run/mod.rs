@@ -27,7 +27,7 @@ use crate::exit::{Failure, INTERNAL, LOST, NOT_RECORDED, TOO_LONG, without_advic
 use crate::progress::Progress;
 use crate::run_record::RunRecord;
 use crate::store::ChosenStore;
-use crate::{ancestors, config, log};
+use crate::{ancestors, log};
 use event_loop::CaughtSignal;
 use job::{Ended, Job};
 use runtime_bridge::{Outcome, RuntimeBridge};
@@ -40,15 +40,16 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// How long a store may take to answer a request whose result changes nothing.
 const CLEANUP_MAX: Duration = Duration::from_secs(1);
 
+const RUN_TTL: Duration = Duration::from_secs(30);
+const ELECT_TTL: Duration = Duration::from_secs(15);
+
 pub(crate) fn run(global: &Global, args: &Run) -> Result<u8, Failure> {
-    let defaults = config::defaults(global.store.as_deref())?;
-    let spec = RunSpec::for_run(args, defaults, global.output)?;
+    let spec = RunSpec::new(args.clone(), RUN_TTL, global)?;
     Session::with(global, spec, Session::run)
 }
 
 pub(crate) fn elect(global: &Global, args: &Elect) -> Result<u8, Failure> {
-    let defaults = config::defaults(global.store.as_deref())?;
-    let spec = RunSpec::for_elect(args, defaults)?;
+    let spec = RunSpec::new(args.run(), ELECT_TTL, global)?;
     Session::with(global, spec, |session| session.elect(args.once))
 }
 
@@ -159,7 +160,7 @@ impl Session {
         let acquired_at = bridge.now();
         let waited = short(acquired_at.since(asked_at));
         log::debug(format_args!("{} acquired after {waited}, fence {}", spec.names, lease.fence()));
-        let lifeline = if spec.close { None } else { locks.lifeline()? };
+        let lifeline = if spec.run.close { None } else { locks.lifeline()? };
         // A signal that came before the command started ends the run without it.
         if let Some(caught) = bridge.wait_events(Some(Duration::ZERO))?.into_iter().find(|it| it.is_fatal()) {
             return Ok(caught.into());
@@ -229,7 +230,7 @@ impl Session {
             true => TOO_LONG,
             false => interrupted.or(verdict.ended).map_or(INTERNAL, Ended::code),
         };
-        let counts = !spec.is_once() || spec.limits.count_interrupted || !verdict.is_interrupted();
+        let counts = !spec.is_once() || spec.run.limits.count_interrupted || !verdict.is_interrupted();
         if !counts {
             log::info(format_args!("{names} was interrupted: this run does not count for --once-per"));
         }

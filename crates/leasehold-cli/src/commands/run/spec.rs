@@ -10,15 +10,13 @@ use leasehold::{Capabilities, Error, Fence, Name, Names, Owner, Share, Ttl};
 use rustix::fs::{Access, access};
 use serde_json::json;
 
-use crate::ancestors;
-use crate::args::{Elect, Ending, OnLost, Output, Program, Run, RunLimits};
+use crate::args::{Global, OnLost, Output, Program, Run};
 use crate::commands::exec;
-use crate::config::Defaults;
 use crate::duration::short;
-use crate::exit::{Failure, NOT_ACQUIRED};
+use crate::exit::Failure;
 use crate::output::print;
 use crate::user::label_of_run;
-use crate::{log, name};
+use crate::{ancestors, config, log, name};
 
 /// How long before the end of the lease everything is dead.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
@@ -26,12 +24,11 @@ pub(super) const MARGIN: Duration = Duration::from_millis(500);
 /// The default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 
-const RUN_TTL: Duration = Duration::from_secs(30);
-const ELECT_TTL: Duration = Duration::from_secs(15);
-
 /// What to lock, what to run, and how to end it.
 #[derive(Debug)]
 pub(super) struct RunSpec {
+    /// The command line.
+    pub(super) run: Run,
     /// The NAME of the command line; one of `names`.
     name: Name,
     pub(super) names: Names,
@@ -40,59 +37,24 @@ pub(super) struct RunSpec {
     pub(super) ttl: Duration,
     /// Zero does not wait; [`Duration::MAX`] has no limit.
     pub(super) wait: Duration,
-    conflict_exit_code: u8,
-    pub(super) limits: RunLimits,
-    pub(super) ending: Ending,
-    /// `ending.kill_after`, or its default.
+    /// `--kill-after`, or its default.
     pub(super) kill_after: Duration,
-    pub(super) close: bool,
     output: Output,
     program: OsString,
     args: Vec<OsString>,
 }
 
 impl RunSpec {
-    pub(super) fn for_run(args: &Run, defaults: Defaults, output: Output) -> Result<Self, Failure> {
-        let limits = args.limits.clone();
+    /// Checks the command line. `ttl` is the TTL where neither that nor the configuration has one.
+    pub(super) fn new(run: Run, ttl: Duration, global: &Global) -> Result<Self, Failure> {
+        let defaults = config::defaults(global.store.as_deref())?;
+        let Run { limits, ending, waiting, .. } = &run;
         if limits.max_runtime.is_some_and(|max| max.is_zero()) {
             return Err(Failure::usage("--max-runtime 0 would leave no time; leave it out for no limit"));
         }
         limits.once_per.map(Ttl::new).transpose()?;
-        let ttl = args.ttl.or(defaults.ttl).unwrap_or(RUN_TTL);
-        let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
-        let spec = RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, limits)?;
-        let also = args.also.iter().map(|also| name(also)).collect::<Result<Vec<_>, _>>()?;
-        let does_not_wait = spec.skips() && args.waiting.wait.is_none();
-        Ok(RunSpec {
-            names: Names::new(std::iter::once(spec.name.clone()).chain(also))?,
-            share: match args.permits {
-                Some(permits) => Share::Permits(permits),
-                None if args.shared => Share::Shared,
-                None => Share::Exclusive,
-            },
-            wait: if does_not_wait { Duration::ZERO } else { args.waiting.limit() },
-            conflict_exit_code: args.waiting.conflict_exit_code,
-            close: args.close,
-            output,
-            ..spec
-        })
-    }
-
-    pub(super) fn for_elect(args: &Elect, defaults: Defaults) -> Result<Self, Failure> {
-        let ttl = args.ttl.or(defaults.ttl).unwrap_or(ELECT_TTL);
-        let owner = args.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
-        RunSpec::new(&args.name, owner, ttl, &args.program, &args.ending, RunLimits::default())
-    }
-
-    /// Holds one name exclusively, and waits for it without a limit.
-    fn new(
-        given_name: &OsStr,
-        owner: Option<Owner>,
-        ttl: Duration,
-        program: &Program,
-        ending: &Ending,
-        limits: RunLimits,
-    ) -> Result<Self, Failure> {
+        let ttl = run.ttl.or(defaults.ttl).unwrap_or(ttl);
+        let owner = run.owner.as_ref().map(Owner::new).transpose()?.or(defaults.owner);
         let kill_after = ending.kill_after.unwrap_or(KILL_AFTER.min(ttl / 4));
         let least = 2 * kill_after + 2 * MARGIN;
         if limits.on_lost == OnLost::Kill && ttl < least {
@@ -111,26 +73,29 @@ impl RunSpec {
                 ),
             }));
         }
-        let (program, args) = program.parts()?.ok_or_else(Program::missing)?;
+        let (program, args) = run.program.parts()?.ok_or_else(Program::missing)?;
         if let Some(hook) = &ending.on_lost_exec {
             check_hook(hook)?;
         }
-        let name = name(given_name)?;
+        let name = name(&run.name)?;
+        let also = run.also.iter().map(|also| crate::name(also)).collect::<Result<Vec<_>, _>>()?;
+        let does_not_wait = limits.skips() && waiting.wait.is_none();
         Ok(RunSpec {
-            names: Names::from(name.clone()),
+            names: Names::new(std::iter::once(name.clone()).chain(also))?,
             name,
-            share: Share::Exclusive,
+            share: match run.permits {
+                Some(permits) => Share::Permits(permits),
+                None if run.shared => Share::Shared,
+                None => Share::Exclusive,
+            },
             owner: owner.unwrap_or_else(|| label_of_run(&program)),
             ttl,
-            wait: Duration::MAX,
-            conflict_exit_code: NOT_ACQUIRED,
-            limits,
-            ending: ending.clone(),
+            wait: if does_not_wait { Duration::ZERO } else { waiting.limit() },
             kill_after,
-            close: false,
-            output: Output::Text,
+            output: global.output,
             program,
             args,
+            run,
         })
     }
 
@@ -150,17 +115,12 @@ impl RunSpec {
     }
 
     pub(super) fn is_once(&self) -> bool {
-        self.limits.once_per.is_some()
-    }
-
-    /// Whether a lock that is held by another is no failure.
-    fn skips(&self) -> bool {
-        self.limits.skip || self.is_once()
+        self.run.limits.once_per.is_some()
     }
 
     /// How long the lock is kept from the start of the run.
     pub(super) fn at_least(&self) -> Duration {
-        self.limits.once_per.or(self.limits.at_least).unwrap_or_default()
+        self.run.limits.once_per.or(self.run.limits.at_least).unwrap_or_default()
     }
 
     /// The option that sets [`at_least`](RunSpec::at_least).
@@ -179,7 +139,7 @@ impl RunSpec {
 
     /// The program of `--on-lost-exec`, with its environment.
     pub(super) fn hook_command(&self, fence: Fence, loss: &str) -> Option<Command> {
-        let mut command = Command::new(self.ending.on_lost_exec.as_ref()?);
+        let mut command = Command::new(self.run.ending.on_lost_exec.as_ref()?);
         self.set_environment(&mut command, fence);
         // Standard output belongs to the command.
         command.env("LEASEHOLD_LOSS", loss).stdin(Stdio::null()).stdout(Stdio::from(std::io::stderr()));
@@ -202,8 +162,8 @@ impl RunSpec {
 
     /// The exit code of a run whose lock is held by another.
     pub(super) fn not_acquired(&self, error: &Error) -> Result<u8, Failure> {
-        if !self.skips() {
-            return Err(Failure::busy(self.conflict_exit_code, error));
+        if !self.run.limits.skips() {
+            return Err(Failure::busy(self.run.waiting.conflict_exit_code, error));
         }
         let holder = match error {
             Error::Busy { busy, .. } => busy.holder.as_ref(),

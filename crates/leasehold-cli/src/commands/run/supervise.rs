@@ -167,7 +167,7 @@ impl<'a> Supervisor<'a> {
         if self.job.ended.is_none() {
             return false;
         }
-        if !self.spec.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
+        if !self.spec.run.close && !std::mem::replace(&mut self.has_logged_lingering, true) {
             log::info(format_args!(
                 "`{}` has ended, but something it started still runs: {}. {} is held until that ends too; --close lets \
                  go at once",
@@ -176,7 +176,7 @@ impl<'a> Supervisor<'a> {
                 self.spec.names
             ));
         }
-        self.spec.close
+        self.spec.run.close
     }
 
     /// Checks the lease, `--max-runtime` and the time to kill, and acts on them.
@@ -187,18 +187,18 @@ impl<'a> Supervisor<'a> {
         }
         if !self.verdict.is_lost {
             // Renewals have failed, or more would remain.
-            if self.spec.limits.on_lost == OnLost::Kill && remaining <= self.spec.ttl / 2 {
+            if self.spec.run.limits.on_lost == OnLost::Kill && remaining <= self.spec.ttl / 2 {
                 self.set_margin();
             }
-            let ends_soon =
-                self.spec.limits.on_lost == OnLost::Kill && remaining <= self.spec.kill_after + self.margin;
+            let ends_soon = self.spec.run.limits.on_lost == OnLost::Kill
+                && remaining <= self.spec.kill_after + self.margin;
             match self.proof.loss() {
                 Some(loss) => self.lost(Some(loss), now),
                 None if ends_soon => self.lost(None, now),
                 None => {}
             }
         }
-        let runs_out = self.spec.limits.max_runtime.is_some_and(|max| now.since(self.started) >= max);
+        let runs_out = self.spec.run.limits.max_runtime.is_some_and(|max| now.since(self.started) >= max);
         if runs_out && self.stage == Stage::Running {
             self.too_long(now);
         }
@@ -219,7 +219,7 @@ impl<'a> Supervisor<'a> {
 
     fn next_check(&self, now: Deadline) -> Option<Duration> {
         let remaining = self.proof.remaining();
-        let lease = match (self.verdict.is_lost, self.spec.limits.on_lost) {
+        let lease = match (self.verdict.is_lost, self.spec.run.limits.on_lost) {
             (true, _) => None,
             // The number of processes, and so the margin, may grow.
             (false, OnLost::Kill) if remaining <= self.spec.ttl / 2 => {
@@ -232,7 +232,7 @@ impl<'a> Supervisor<'a> {
             Stage::Killing { .. } if self.only_survivors => Some(CHECK_INTERVAL),
             Stage::Killing { .. } => Some(KILL_CHECK_INTERVAL),
             Stage::Ending { kill_at } => Some(kill_at.since(now)),
-            Stage::Running => self.spec.limits.max_runtime.map(|max| self.started.plus(max).since(now)),
+            Stage::Running => self.spec.run.limits.max_runtime.map(|max| self.started.plus(max).since(now)),
         };
         // The end of an orphan may send no signal.
         let orphans = self.job.ended.map(|_| CHECK_INTERVAL);
@@ -244,12 +244,12 @@ impl<'a> Supervisor<'a> {
     fn lost(&mut self, loss: Option<Loss>, now: Deadline) {
         self.verdict.is_lost = true;
         let pid = self.job.pid.as_raw_nonzero();
-        match self.spec.limits.on_lost {
+        match self.spec.run.limits.on_lost {
             OnLost::Kill => self.ask_to_end(now),
             OnLost::Signal if self.job.ended.is_some() => {
-                self.job.signal_all(self.spec.ending.signal, Deadline::FAR);
+                self.job.signal_all(self.spec.run.ending.signal, Deadline::FAR);
             }
-            OnLost::Signal => self.job.signal(self.spec.ending.signal),
+            OnLost::Signal => self.job.signal(self.spec.run.ending.signal),
             OnLost::Continue => {}
         }
         let word = loss.unwrap_or(Loss::Unreachable).as_str();
@@ -263,11 +263,11 @@ impl<'a> Supervisor<'a> {
             }
         };
         let command = self.spec.shown_command();
-        let then = match self.spec.limits.on_lost {
+        let then = match self.spec.run.limits.on_lost {
             OnLost::Kill => format!("Ending `{command}` (pid {pid}) and everything it started"),
             OnLost::Signal => format!(
                 "`{command}` (pid {pid}) was sent {}; until it ends, it runs without the lock",
-                signals::name(self.spec.ending.signal)
+                signals::name(self.spec.run.ending.signal)
             ),
             OnLost::Continue => format!(
                 "`{command}` (pid {pid}) runs on without the lock, as --on-lost continue says: somebody else may be at \
@@ -275,7 +275,7 @@ impl<'a> Supervisor<'a> {
             ),
         };
         log::error(format_args!("the lease on {} {what}. {then}", self.spec.names));
-        if let (Some(Err(error)), Some(program)) = (hook, &self.spec.ending.on_lost_exec) {
+        if let (Some(Err(error)), Some(program)) = (hook, &self.spec.run.ending.on_lost_exec) {
             log::error(format_args!(
                 "cannot run `{}`, the program of --on-lost-exec: {error}; nobody was told but you",
                 program.display()
@@ -290,7 +290,7 @@ impl<'a> Supervisor<'a> {
             "`{}` (pid {}) ran for longer than its --max-runtime of {}. Ending it and everything it started",
             self.spec.shown_command(),
             self.job.pid.as_raw_nonzero(),
-            short(self.spec.limits.max_runtime.unwrap_or_default())
+            short(self.spec.run.limits.max_runtime.unwrap_or_default())
         ));
     }
 
@@ -311,7 +311,7 @@ impl<'a> Supervisor<'a> {
             Stage::Running if kill_at <= now => self.kill(now),
             Stage::Running => {
                 self.stage = Stage::Ending { kill_at };
-                self.job.signal_all(self.spec.ending.signal, kill_at);
+                self.job.signal_all(self.spec.run.ending.signal, kill_at);
             }
         }
     }
