@@ -40,8 +40,8 @@ mod tests {
 
     use super::*;
 
-    /// Fills `bin`, the whole PATH of the installation, with everything but for `redis-server` and pip. The stub of
-    /// apt-get installs these two, and requires a policy against services.
+    /// Fills `bin`, the whole PATH of the installation, with everything but for `redis-server` and
+    /// pip. The stub of apt-get installs these two, and requires a policy against services.
     const MACHINE: &str = r#"
         set -e
         mkdir -p bin && cd bin
@@ -52,7 +52,7 @@ mod tests {
         echo 'echo "npm $*" >> calls' | stub npm
         stub apt-get <<-'END'
             echo "apt-get $*" >> calls
-            sh "$POLICY"; [ $? = 101 ] || exit 7
+            sh "$LEASEHOLD_XTASK_POLICY"; [ $? = 101 ] || exit 7
             [ "$1" = update ] || { ln -s sh bin/redis-server; ln -s ../pip bin/python3; }
 END
         stub ../pip <<-'END'
@@ -76,7 +76,9 @@ END
         fn run(&self, mode: &str, user: &str) -> Result<String> {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", SCRIPT, "install.sh", mode, "tools"]).current_dir(&self.0).env_clear();
-            run(command.env("PATH", self.0.join("bin")).envs([("POLICY", "policy"), ("UID_OF_USER", user)]))
+            run(command
+                .env("PATH", self.0.join("bin"))
+                .envs([("LEASEHOLD_XTASK_POLICY", "policy"), ("UID_OF_USER", user)]))
         }
 
         /// The calls of apt-get, pip and npm since the machine exists.

