@@ -31,9 +31,11 @@
 //!
 //! Linux only, like what is needed for it: `setpriv`, abstract sockets, pidfds.
 
-mod authority;
+mod certs;
+mod client;
+mod dice;
 mod error;
-mod frame;
+mod home;
 mod port;
 mod postgres;
 mod process;
@@ -41,9 +43,12 @@ mod proxy;
 mod resp;
 mod server;
 
-pub use authority::Authority;
+pub use certs::Authority;
+pub use client::{Client, PATIENCE};
+pub use dice::Dice;
 pub use error::{Error, Result};
+pub use home::Home;
 pub use postgres::Postgres;
 pub use proxy::{Counts, Cut, Flow, Proxy, Toward, Trick};
-pub use resp::{Client, PATIENCE, Reply};
+pub use resp::Reply;
 pub use server::{Kind, Server, Setup, Tls};

@@ -1,7 +1,6 @@
 //! A real PostgreSQL as a child process, for what a lock protects there.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, geteuid};
 
 use crate::error::{Error, Result};
-use crate::process::{Process, UNLESS_ORPHANED};
-use crate::server::Home;
+use crate::home::Home;
+use crate::process::Process;
 
 /// How long it may take to come up: a second on a machine that is not busy.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
@@ -40,16 +39,16 @@ impl Postgres {
     /// Makes a database, and starts the server.
     pub fn start() -> Result<Self> {
         let (initdb, server) = (program("initdb")?, program("postgres")?);
-        let home = Home::new()?;
-        let data = home.0.join("data");
+        let home = Home::in_memory("lab")?;
+        let data = home.path().join("data");
         fs::create_dir(&data)?;
         let owner = owner()?;
         if let Some((user, group)) = owner {
-            for path in [&home.0, &data] {
+            for path in [home.path(), &data] {
                 chown(path, Some(user), Some(group))?;
             }
         }
-        let log = home.0.join("log");
+        let log = home.path().join("log");
         let failed = |program: &Path, why: String| {
             let log = fs::read(&log).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).into_owned();
@@ -57,47 +56,18 @@ impl Postgres {
         };
         let open = || File::options().create(true).append(true).open(&log);
 
-        let data = data.display().to_string();
-        let made = as_owner(owner, &[initdb.as_os_str()])
-            .args(["-D", &data, "--username", USER, "--auth", "trust", "--no-sync", "--no-instructions"])
-            .args(["--encoding", "UTF8", "--locale", "C"])
-            .current_dir(&home.0)
-            .stdin(Stdio::null())
-            .stdout(open()?)
-            .stderr(open()?)
-            .status()?;
-        if !made.success() {
-            return Err(failed(&initdb, made.to_string()));
+        let (data, socket) = (data.display().to_string(), home.path().display().to_string());
+        let options = ["-D", &data, "--username", USER, "--auth", "trust", "--no-sync", "--no-instructions"];
+        let options = [&options[..], &["--encoding", "UTF8", "--locale", "C"]].concat();
+        match Process::start(owner, &initdb, &options, home.path(), open()?)?.wait(STARTS_WITHIN) {
+            Some(made) if made.success() => {}
+            Some(made) => return Err(failed(&initdb, made.to_string())),
+            None => return Err(failed(&initdb, "it does not end".to_owned())),
         }
 
-        let socket = home.0.display().to_string();
-        // To become somebody else takes back what the kernel was told of our death; so it is told again.
-        let parent = std::process::id().to_string();
-        let (user, group) = owner.map_or((String::new(), String::new()), |(user, group)| {
-            (format!("--reuid={user}"), format!("--regid={group}"))
-        });
-        let server_path = server.display().to_string();
-        let become_owner = [&user, &group, "--clear-groups", "setpriv", "--pdeathsig", "KILL"];
-        let unless_orphaned = ["sh", "-c", UNLESS_ORPHANED, &parent, &server_path];
-        let options = [
-            "-D",
-            &data,
-            "-k",
-            &socket,
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "fsync=off",
-            "-c",
-            "full_page_writes=off",
-        ];
-        let process = match owner {
-            Some(_) => {
-                let args = [&become_owner[..], &unless_orphaned, &options].concat();
-                Process::start(Path::new("setpriv"), &args, &home.0, open()?)?
-            }
-            None => Process::start(&server, &options, &home.0, open()?)?,
-        };
+        let unsafe_and_fast = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off"];
+        let options = [&["-D", &data, "-k", &socket][..], &unsafe_and_fast].concat();
+        let process = Process::start(owner, &server, &options, home.path(), open()?)?;
         let postgres = Postgres { process, home };
         let since = Instant::now();
         while postgres.sql("SELECT 1")?.is_err() {
@@ -125,7 +95,7 @@ impl Postgres {
         let mut command = Command::new("psql");
         command
             .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "postgres", "-h"])
-            .arg(&self.home.0);
+            .arg(self.home.path());
         command
     }
 }
@@ -161,18 +131,4 @@ fn owner() -> Result<Option<(u32, u32)>> {
         (0, _) => Err(io::Error::other("there is no user `postgres`").into()),
         ids => Ok(Some(ids)),
     }
-}
-
-fn as_owner(owner: Option<(u32, u32)>, command: &[&OsStr]) -> Command {
-    let mut all = Command::new(match owner {
-        Some(_) => OsStr::new("setpriv"),
-        None => command[0],
-    });
-    match owner {
-        Some((user, group)) => all
-            .args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"])
-            .args(command),
-        None => all.args(&command[1..]),
-    };
-    all
 }

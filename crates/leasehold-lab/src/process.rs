@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-pub(crate) const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
 /// A process that was started here. Killed when it is dropped.
 #[derive(Debug)]
@@ -42,8 +42,20 @@ struct Ended {
 
 impl Process {
     /// Starts a program in a process group of its own, with all that it says going to `log`.
-    pub(crate) fn start(program: &Path, args: &[&str], folder: &Path, log: File) -> io::Result<Self> {
+    ///
+    /// With a user and a group it becomes theirs. That takes back what the kernel was told of our death, so it comes first.
+    pub(crate) fn start(
+        owner: Option<(u32, u32)>,
+        program: &Path,
+        args: &[&str],
+        folder: &Path,
+        log: File,
+    ) -> io::Result<Self> {
         let mut command = Command::new("setpriv");
+        if let Some((user, group)) = owner {
+            command.arg(format!("--reuid={user}")).arg(format!("--regid={group}"));
+            command.args(["--clear-groups", "setpriv"]);
+        }
         command
             .args(["--pdeathsig", "KILL", "sh", "-c", UNLESS_ORPHANED])
             .arg(std::process::id().to_string())

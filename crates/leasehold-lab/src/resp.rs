@@ -1,16 +1,22 @@
-//! The smallest client of the Redis protocol: it blocks, and takes answers as they come.
+//! The Redis protocol (RESP2 and RESP3): where one message ends and the next begins, and what a reply says.
 
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
+/// Longer than any server takes: beyond that, it is no length but garbage.
+const LENGTH_MAX: usize = 512 * 1024 * 1024;
 
-use crate::frame::{self, Found};
+/// The first bytes of the messages.
+const KINDS: &[u8] = b"+-:_#,($!=*~>%|";
 
-/// How long a client waits for an answer, unless it is told otherwise.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The first byte of a TLS connection. No request begins with it.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Why no message was taken off the front of some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotWhole {
+    /// The end of the message is missing.
+    More,
+    /// The bytes are no message.
+    Garbage,
+}
 
 /// What a server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,174 +68,81 @@ impl Reply {
         }
     }
 
-    /// Takes one off the front of what [`frame::reply`] has found to be whole.
-    fn take(bytes: &mut &[u8]) -> Option<Reply> {
-        let line = frame::line(bytes)?;
-        let (kind, rest) = line.split_first()?;
-        *bytes = &bytes[line.len() + 2..];
-        let text = || String::from_utf8_lossy(rest).into_owned();
-        Some(match kind {
-            b'+' | b',' | b'(' => Reply::Status(text()),
-            b'-' => Reply::Error(text()),
-            b':' => Reply::Int(frame::number(rest)?),
-            b'#' => Reply::Int(i64::from(rest == b"t")),
-            b'_' => Reply::Nil,
-            _ => {
-                let Ok(n) = usize::try_from(frame::number(rest)?) else {
-                    return Some(Reply::Nil);
-                };
-                match kind {
-                    b'$' | b'=' | b'!' => {
-                        let (value, after) = (bytes.get(..n)?, bytes.get(n + 2..)?);
-                        *bytes = after;
-                        match kind {
-                            b'!' => Reply::Error(String::from_utf8_lossy(value).into_owned()),
-                            // Its first four bytes say what kind of text it is.
-                            b'=' => Reply::Bulk(value.get(4..).unwrap_or_default().to_vec()),
-                            _ => Reply::Bulk(value.to_vec()),
-                        }
-                    }
-                    b'>' => Reply::Push(Reply::take_many(bytes, n)?),
-                    b'%' => Reply::Array(Reply::take_many(bytes, 2 * n)?),
-                    b'|' => {
-                        Reply::take_many(bytes, 2 * n)?;
-                        Reply::take(bytes)?
-                    }
-                    _ => Reply::Array(Reply::take_many(bytes, n)?),
-                }
+    /// Takes a reply, or what a server sends unasked, off the front of the bytes. Where that fails, it takes nothing.
+    pub(crate) fn take(bytes: &mut &[u8]) -> Result<Reply, NotWhole> {
+        let mut rest = *bytes;
+        let reply = Reply::parse(&mut rest)?;
+        *bytes = rest;
+        Ok(reply)
+    }
+
+    fn parse(bytes: &mut &[u8]) -> Result<Reply, NotWhole> {
+        let kind = *bytes.first().ok_or(NotWhole::More)?;
+        // Before the end of the line is looked for: what is garbage may have none.
+        if !KINDS.contains(&kind) {
+            return Err(NotWhole::Garbage);
+        }
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n").ok_or(NotWhole::More)?;
+        let (line, rest) = (&bytes[1..end], &bytes[end + 2..]);
+        *bytes = rest;
+        let text = || String::from_utf8_lossy(line).into_owned();
+        let number = || text().parse::<i64>().map_err(|_| NotWhole::Garbage);
+        match kind {
+            b'+' | b',' | b'(' => return Ok(Reply::Status(text())),
+            b'-' => return Ok(Reply::Error(text())),
+            b':' => return Ok(Reply::Int(number()?)),
+            b'#' => return Ok(Reply::Int(i64::from(line == b"t"))),
+            b'_' => return Ok(Reply::Nil),
+            _ => {}
+        }
+        let length = match number()? {
+            -1 => return Ok(Reply::Nil),
+            length => usize::try_from(length).ok().filter(|length| *length <= LENGTH_MAX),
+        };
+        let length = length.ok_or(NotWhole::Garbage)?;
+        Ok(match kind {
+            b'$' => Reply::Bulk(Reply::value(bytes, length)?.to_vec()),
+            // The first four bytes say what kind of text it is.
+            b'=' => Reply::Bulk(Reply::value(bytes, length)?.get(4..).unwrap_or_default().to_vec()),
+            b'!' => Reply::Error(String::from_utf8_lossy(Reply::value(bytes, length)?).into_owned()),
+            b'>' => Reply::Push(Reply::several(bytes, length)?),
+            b'%' => Reply::Array(Reply::several(bytes, 2 * length)?),
+            // An attribute stands before the reply that it belongs to.
+            b'|' => {
+                Reply::several(bytes, 2 * length)?;
+                Reply::parse(bytes)?
             }
+            _ => Reply::Array(Reply::several(bytes, length)?),
         })
     }
 
-    fn take_many(bytes: &mut &[u8], n: usize) -> Option<Vec<Reply>> {
-        (0..n).map(|_| Reply::take(bytes)).collect()
+    fn value<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], NotWhole> {
+        let value = bytes.split_off(..length + 2).ok_or(NotWhole::More)?;
+        Ok(&value[..length])
+    }
+
+    fn several(bytes: &mut &[u8], count: usize) -> Result<Vec<Reply>, NotWhole> {
+        (0..count).map(|_| Reply::parse(bytes)).collect()
     }
 }
 
-/// One connection to a server.
-///
-/// Where an answer does not come in time, the connection is of no further use: what comes next may be that answer.
-pub struct Client {
-    stream: Box<dyn Stream>,
-    received: Vec<u8>,
-}
-
-impl Client {
-    /// Connects over TCP.
-    pub fn tcp(addr: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        Client::over(stream)
-    }
-
-    /// Connects through a socket in the file system.
-    pub fn unix(path: &Path) -> io::Result<Self> {
-        Client::over(UnixStream::connect(path)?)
-    }
-
-    fn over(stream: impl Stream + 'static) -> io::Result<Self> {
-        let mut client = Client { stream: Box::new(stream), received: Vec::new() };
-        client.patience(PATIENCE)?;
-        Ok(client)
-    }
-
-    /// How long it waits for an answer from now on.
-    pub fn patience(&mut self, patience: Duration) -> io::Result<()> {
-        self.stream.patience(patience)
-    }
-
-    /// Sends a command and waits for its answer.
-    pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
-        self.send(&Client::encoded(args))?;
-        self.receive()
-    }
-
-    /// Sends bytes as they are.
-    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
-    }
-
-    /// Waits for the next answer, or for what is sent unasked.
-    pub fn receive(&mut self) -> io::Result<Reply> {
-        let garbage = || io::Error::new(io::ErrorKind::InvalidData, "the server does not speak RESP");
-        loop {
-            match frame::reply(&self.received) {
-                Found::Whole(length) => {
-                    let reply = Reply::take(&mut &self.received[..length]).ok_or_else(garbage);
-                    self.received.drain(..length);
-                    return reply;
-                }
-                Found::Garbage => return Err(garbage()),
-                Found::More => {}
-            }
-            let mut chunk = [0; 16 * 1024];
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.received.extend_from_slice(&chunk[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What the kernel calls a time-out on a socket.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(error) => return Err(error),
-            }
+/// Takes a request off the front of the bytes: an array, or a line as a person types it. Returns its command in capitals;
+/// empty if there is none in it, which servers do not answer. Where that fails, it takes nothing.
+pub(crate) fn take_request(bytes: &mut &[u8]) -> Result<String, NotWhole> {
+    let word = match bytes.first() {
+        Some(b'*') => match Reply::take(bytes)? {
+            Reply::Array(args) => args.first().and_then(Reply::text).unwrap_or_default().to_owned(),
+            _ => String::new(),
+        },
+        Some(&TLS_HANDSHAKE) => return Err(NotWhole::Garbage),
+        _ => {
+            let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(NotWhole::More)?;
+            let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            *bytes = &bytes[end + 1..];
+            line.split_ascii_whitespace().next().unwrap_or_default().to_owned()
         }
-    }
-
-    /// A command as it goes over the wire, for those who send several at once.
-    pub fn encoded<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
-        let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args.iter().map(AsRef::as_ref) {
-            bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            bytes.extend_from_slice(arg);
-            bytes.extend_from_slice(b"\r\n");
-        }
-        bytes
-    }
-
-    /// Itself, if nothing has arrived that nobody asked for: not even the end.
-    pub(crate) fn if_quiet(mut self) -> Option<Self> {
-        self.stream.nonblocking(true).ok()?;
-        let looked = self.stream.read(&mut [0]);
-        self.stream.nonblocking(false).ok()?;
-        let is_quiet =
-            self.received.is_empty() && looked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        is_quiet.then_some(self)
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
-}
-
-/// What TCP and Unix sockets have in common, and std has no trait for.
-trait Stream: Read + Write + Send {
-    fn patience(&self, patience: Duration) -> io::Result<()>;
-    fn nonblocking(&self, nonblocking: bool) -> io::Result<()>;
-}
-
-impl Stream for TcpStream {
-    fn patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
-    }
-
-    fn nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.set_nonblocking(nonblocking)
-    }
-}
-
-impl Stream for UnixStream {
-    fn patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
-    }
-
-    fn nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.set_nonblocking(nonblocking)
-    }
+    };
+    Ok(word.to_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -237,8 +150,7 @@ mod tests {
     use super::*;
 
     fn taken(mut bytes: &[u8]) -> Option<Reply> {
-        assert_eq!(frame::reply(bytes), Found::Whole(bytes.len()));
-        let reply = Reply::take(&mut bytes);
+        let reply = Reply::take(&mut bytes).ok();
         assert!(bytes.is_empty(), "left over: {}", bytes.escape_ascii());
         reply
     }
@@ -260,5 +172,59 @@ mod tests {
         assert_eq!(taken(b"%1\r\n+a\r\n:1\r\n"), Some(Reply::Array(pair.clone())));
         assert_eq!(taken(b">2\r\n+a\r\n:1\r\n"), Some(Reply::Push(pair)));
         assert_eq!(taken(b"|1\r\n+a\r\n:1\r\n:2\r\n"), Some(Reply::Int(2)));
+    }
+
+    const REPLIES: &[&[u8]] = &[
+        b"+OK\r\n",
+        b"-ERR no\r\n",
+        b":-12\r\n",
+        b"$-1\r\n",
+        b"$0\r\n\r\n",
+        b"$4\r\na\r\nb\r\n",
+        b"*-1\r\n",
+        b"*0\r\n",
+        b"*2\r\n*1\r\n:1\r\n$1\r\nx\r\n",
+        b"%1\r\n+key\r\n*2\r\n:1\r\n_\r\n",
+        b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n",
+        b"|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n",
+        b"#t\r\n",
+        b",1.5\r\n",
+    ];
+
+    #[test]
+    fn a_reply_ends_where_it_ends_and_no_byte_earlier() {
+        for whole in REPLIES {
+            for cut in 0..whole.len() {
+                let cut = &whole[..cut];
+                assert_eq!(Reply::take(&mut &*cut), Err(NotWhole::More), "{:?}", cut.escape_ascii());
+            }
+            let two = [*whole, *whole].concat();
+            let mut rest = &two[..];
+            assert!(Reply::take(&mut rest).is_ok(), "{:?}", whole.escape_ascii());
+            assert_eq!(rest, *whole);
+        }
+    }
+
+    #[test]
+    fn requests_are_known_by_their_command() {
+        for (text, name) in [
+            ("*2\r\n$3\r\nget\r\n$1\r\na\r\n", "GET"),
+            ("PING\r\n", "PING"),
+            ("  set a b\n", "SET"),
+            ("\r\n", ""),
+            ("*0\r\n", ""),
+        ] {
+            let mut bytes = text.as_bytes();
+            assert_eq!(take_request(&mut bytes).as_deref(), Ok(name), "{text:?}");
+            assert!(bytes.is_empty(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn garbage_is_told_from_what_is_not_there_yet() {
+        for garbage in [&b"hello\r\n"[..], b"*x\r\n", b"$99999999999\r\n", b"\r\n", b"\x16\x03\x01"] {
+            assert_eq!(Reply::take(&mut &*garbage), Err(NotWhole::Garbage), "{}", garbage.escape_ascii());
+        }
+        assert_eq!(take_request(&mut &b"\x16\x03\x01"[..]), Err(NotWhole::Garbage));
     }
 }

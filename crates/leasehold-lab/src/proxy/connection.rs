@@ -16,7 +16,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use super::fault::{Cut, Flow, Toward, Trick};
 use super::hub::{Flows, Hub, is_subscription, is_unasked};
-use crate::frame::{self, Found};
+use crate::resp::{self, NotWhole, Reply};
 
 /// The two ends of a connection.
 #[derive(Debug)]
@@ -59,9 +59,11 @@ pub(super) async fn serve(ends: Arc<Ends>, hub: &Hub) {
     let (requests, to_server) = unbounded_channel();
     let (replies, to_client) = unbounded_channel();
     let readers = async {
+        let count_request = |n: usize| hub.count(|counts| counts.bytes_from_clients += n as u64);
+        let count_reply = |n: usize| hub.count(|counts| counts.bytes_from_server += n as u64);
         tokio::join!(
-            read(&ends.client, requests, |bytes, out| take_requests(bytes, out, hub, &due)),
-            read(&ends.server, replies, |bytes, out| take_replies(bytes, out, hub, &due)),
+            read(&ends.client, requests, count_request, |bytes, out| take_request(bytes, out, hub, &due)),
+            read(&ends.server, replies, count_reply, |bytes, out| take_reply(bytes, out, hub, &due)),
         );
         pending().await
     };
@@ -69,7 +71,7 @@ pub(super) async fn serve(ends: Arc<Ends>, hub: &Hub) {
     let back = Courier::new(&ends.client, Toward::Client, hub).deliver(to_client);
     let cut = tokio::select! {
         cut = readers => cut,
-        cut = both(there, back) => cut,
+        ended = async { tokio::try_join!(there, back) } => ended.err(),
     };
     if cut == Some(Cut::Reset) {
         // It fails only for a socket that is none; and where it did, the client would see an end.
@@ -77,28 +79,12 @@ pub(super) async fn serve(ends: Arc<Ends>, hub: &Hub) {
     }
 }
 
-/// Until both have ended, or one says that the connection is cut.
-async fn both(
-    there: impl Future<Output = Option<Cut>>,
-    back: impl Future<Output = Option<Cut>>,
-) -> Option<Cut> {
-    let (mut there, mut back) = (std::pin::pin!(there), std::pin::pin!(back));
-    let (first, rest) = tokio::select! {
-        cut = &mut there => (cut, None),
-        cut = &mut back => (cut, Some(there)),
-    };
-    match (first, rest) {
-        (Some(cut), _) => Some(cut),
-        (None, Some(there)) => there.await,
-        (None, None) => back.await,
-    }
-}
-
 /// Reads to the end. What is not whole yet stays in the buffer, and goes as it is when no more comes.
 async fn read(
     from: &TcpStream,
     out: UnboundedSender<Sent>,
-    mut take: impl FnMut(&mut Vec<u8>, &mut Out<'_>) -> Found,
+    count: impl Fn(usize),
+    mut take: impl FnMut(&mut &[u8], &mut Out<'_>) -> Result<(), NotWhole>,
 ) {
     let (mut buffer, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
     let mut is_garbage = false;
@@ -107,10 +93,19 @@ async fn read(
             Ok(0) | Err(_) => break,
             Ok(n) => n,
         };
+        count(n);
         buffer.extend_from_slice(&chunk[..n]);
-        let mut out = Out { courier: &out, at: Instant::now(), bytes: Vec::new(), read: n };
+        let mut out = Out { courier: &out, at: Instant::now(), bytes: Vec::new() };
+        let mut rest = &buffer[..];
+        let not_whole = loop {
+            if let Err(not_whole) = take(&mut rest, &mut out) {
+                break not_whole;
+            }
+        };
+        let taken = buffer.len() - rest.len();
+        buffer.drain(..taken);
         // Once it is not understood, it is not any more: TLS, for one.
-        is_garbage |= take(&mut buffer, &mut out) == Found::Garbage;
+        is_garbage |= not_whole == NotWhole::Garbage;
         if is_garbage {
             out.bytes.append(&mut buffer);
         }
@@ -127,8 +122,6 @@ struct Out<'a> {
     courier: &'a UnboundedSender<Sent>,
     at: Instant,
     bytes: Vec<u8>,
-    /// How many bytes came in.
-    read: usize,
 }
 
 impl Out<'_> {
@@ -145,80 +138,63 @@ impl Out<'_> {
     }
 }
 
-fn take_requests(buffer: &mut Vec<u8>, out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>) -> Found {
-    hub.count(|counts| counts.bytes_from_clients += out.read as u64);
-    let mut at = 0;
-    let found = loop {
-        let length = match frame::request(&buffer[at..]) {
-            Found::Whole(length) => length,
-            found => break found,
-        };
-        let request = &buffer[at..at + length];
-        at += length;
-        let command = frame::command(request);
-        if command.is_empty() {
-            out.bytes.extend_from_slice(request);
-            continue;
-        }
-        let trick = hub.request(&command);
-        let mut due = lock(due);
-        if is_subscription(&command) {
-            due.subscribed = true;
-            out.bytes.extend_from_slice(request);
-            continue;
-        }
-        let fate = match trick {
-            Some(Trick::CutRequest { after, by }) => {
-                out.bytes.extend_from_slice(&request[..after.min(length)]);
-                out.item(Item::Cut(by));
-                continue;
-            }
-            Some(Trick::CutReply { after, by }) => Fate::Cut { after, by },
-            Some(Trick::LoseReply) => Fate::Lose,
-            Some(Trick::Answer(bytes)) => Fate::Replace(bytes),
-            Some(Trick::Duplicate) => {
-                out.bytes.extend_from_slice(request);
-                due.fates.push_back(Fate::Arrive);
-                Fate::Discard
-            }
-            None => Fate::Arrive,
-        };
+fn take_request(bytes: &mut &[u8], out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>) -> Result<(), NotWhole> {
+    let before = *bytes;
+    let command = resp::take_request(bytes)?;
+    let request = &before[..before.len() - bytes.len()];
+    if command.is_empty() {
         out.bytes.extend_from_slice(request);
-        due.fates.push_back(fate);
+        return Ok(());
+    }
+    let trick = hub.request(&command);
+    let mut due = lock(due);
+    if is_subscription(&command) {
+        due.subscribed = true;
+        out.bytes.extend_from_slice(request);
+        return Ok(());
+    }
+    let fate = match trick {
+        Some(Trick::CutRequest { after, by }) => {
+            out.bytes.extend_from_slice(&request[..after.min(request.len())]);
+            out.item(Item::Cut(by));
+            return Ok(());
+        }
+        Some(Trick::CutReply { after, by }) => Fate::Cut { after, by },
+        Some(Trick::LoseReply) => Fate::Lose,
+        Some(Trick::Answer(bytes)) => Fate::Replace(bytes),
+        Some(Trick::Duplicate) => {
+            out.bytes.extend_from_slice(request);
+            due.fates.push_back(Fate::Arrive);
+            Fate::Discard
+        }
+        None => Fate::Arrive,
     };
-    buffer.drain(..at);
-    found
+    out.bytes.extend_from_slice(request);
+    due.fates.push_back(fate);
+    Ok(())
 }
 
-fn take_replies(buffer: &mut Vec<u8>, out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>) -> Found {
-    hub.count(|counts| counts.bytes_from_server += out.read as u64);
-    let mut at = 0;
-    let found = loop {
-        let length = match frame::reply(&buffer[at..]) {
-            Found::Whole(length) => length,
-            found => break found,
-        };
-        let reply = &buffer[at..at + length];
-        at += length;
-        let mut due = lock(due);
-        if is_unasked(reply, due.subscribed) {
-            out.bytes.extend_from_slice(reply);
-            continue;
+fn take_reply(bytes: &mut &[u8], out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>) -> Result<(), NotWhole> {
+    let before = *bytes;
+    let message = Reply::take(bytes)?;
+    let reply = &before[..before.len() - bytes.len()];
+    let mut due = lock(due);
+    if is_unasked(&message, due.subscribed) {
+        out.bytes.extend_from_slice(reply);
+        return Ok(());
+    }
+    hub.count(|counts| counts.replies += 1);
+    match due.fates.pop_front().unwrap_or(Fate::Arrive) {
+        Fate::Arrive => out.bytes.extend_from_slice(reply),
+        Fate::Discard => {}
+        Fate::Replace(bytes) => out.bytes.extend_from_slice(&bytes),
+        Fate::Lose => out.item(Item::Silence),
+        Fate::Cut { after, by } => {
+            out.bytes.extend_from_slice(&reply[..after.min(reply.len())]);
+            out.item(Item::Cut(by));
         }
-        hub.count(|counts| counts.replies += 1);
-        match due.fates.pop_front().unwrap_or(Fate::Arrive) {
-            Fate::Arrive => out.bytes.extend_from_slice(reply),
-            Fate::Discard => {}
-            Fate::Replace(bytes) => out.bytes.extend_from_slice(&bytes),
-            Fate::Lose => out.item(Item::Silence),
-            Fate::Cut { after, by } => {
-                out.bytes.extend_from_slice(&reply[..after.min(length)]);
-                out.item(Item::Cut(by));
-            }
-        }
-    };
-    buffer.drain(..at);
-    found
+    }
+    Ok(())
 }
 
 /// Delivers what goes in one direction.
@@ -239,7 +215,7 @@ impl<'a> Courier<'a> {
     /// Until the end of what is sent has arrived, or the other side has gone, or the connection is to be cut. Where
     /// something was swallowed, the end never arrives; but once it was sent, there is nothing more to wait for, and what
     /// keeps the connection open is the other direction.
-    async fn deliver(mut self, mut items: UnboundedReceiver<Sent>) -> Option<Cut> {
+    async fn deliver(mut self, mut items: UnboundedReceiver<Sent>) -> Result<(), Cut> {
         while let Some((sent, item)) = items.recv().await {
             if !self.may_arrive(sent).await {
                 self.hub.count(|counts| counts.silenced += 1);
@@ -248,30 +224,30 @@ impl<'a> Courier<'a> {
             match item {
                 Item::Bytes(bytes) => {
                     if write_all(self.to, &bytes).await.is_err() {
-                        return None;
+                        return Ok(());
                     }
                 }
                 Item::Silence => {
                     self.hub.count(|counts| counts.silenced += 1);
                     break;
                 }
-                Item::Cut(by) => return Some(by),
+                Item::Cut(by) => return Err(by),
                 Item::End => {
                     // It fails where the other side has gone already.
                     let _ = rustix::net::shutdown(self.to, rustix::net::Shutdown::Write);
-                    return None;
+                    return Ok(());
                 }
             }
         }
         while items.recv().await.is_some() {}
-        None
+        Ok(())
     }
 
     /// Waits until something that was sent then may arrive; `false` if it never does.
     async fn may_arrive(&mut self, sent: Instant) -> bool {
         let mut rolled: Option<(Flow, Option<Duration>)> = None;
         loop {
-            let flow = self.flows.borrow_and_update().toward(self.toward);
+            let flow = self.flows.borrow_and_update()[self.toward as usize];
             match flow {
                 Flow::Pass => return true,
                 Flow::Swallow => return false,

@@ -97,19 +97,3 @@ pub struct Counts {
     /// How many bytes the server has sent.
     pub bytes_from_server: u64,
 }
-
-/// SplitMix64, so that a seed gives one run.
-#[derive(Debug)]
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    /// Something between the two.
-    pub(super) fn between(&mut self, least: Duration, most: Duration) -> Duration {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let span_ns = most.saturating_sub(least).as_nanos() as u64;
-        least + Duration::from_nanos((z ^ (z >> 31)) % (span_ns + 1))
-    }
-}

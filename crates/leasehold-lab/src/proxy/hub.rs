@@ -6,23 +6,21 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::fault::{Counts, Dice, Flow, Toward, Trick};
-use crate::frame;
+use super::fault::{Counts, Flow, Toward, Trick};
+use crate::dice::Dice;
+use crate::resp::Reply;
 
 #[derive(Debug)]
 pub(super) struct Hub {
     flows: watch::Sender<Flows>,
-    desk: Mutex<Desk>,
+    state: Mutex<State>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Flows {
-    server: Flow,
-    client: Flow,
-}
+/// How each direction flows, by [`Toward`].
+pub(super) type Flows = [Flow; 2];
 
 #[derive(Debug)]
-struct Desk {
+struct State {
     /// In the order in which they were armed, each with the command it waits for.
     tricks: VecDeque<(Option<String>, Trick)>,
     counts: Counts,
@@ -31,18 +29,15 @@ struct Desk {
 
 impl Hub {
     pub(super) fn new() -> Self {
-        let desk = Desk { tricks: VecDeque::new(), counts: Counts::default(), dice: [Dice(0), Dice(0)] };
-        Hub { flows: watch::Sender::default(), desk: Mutex::new(desk) }
+        let state = State { tricks: VecDeque::new(), counts: Counts::default(), dice: [Dice(0), Dice(0)] };
+        Hub { flows: watch::Sender::default(), state: Mutex::new(state) }
     }
 
     pub(super) fn set(&self, toward: Toward, flow: Flow) {
         if let Flow::Jitter { seed, .. } = flow {
-            self.desk().dice[toward as usize] = Dice(seed);
+            self.state().dice[toward as usize] = Dice(seed);
         }
-        self.flows.send_modify(|flows| match toward {
-            Toward::Server => flows.server = flow,
-            Toward::Client => flows.client = flow,
-        });
+        self.flows.send_modify(|flows| flows[toward as usize] = flow);
     }
 
     pub(super) fn flows(&self) -> watch::Receiver<Flows> {
@@ -53,55 +48,50 @@ impl Hub {
     pub(super) fn delay(&self, toward: Toward, flow: Flow) -> Option<Duration> {
         match flow {
             Flow::Delay(by) => Some(by),
-            Flow::Jitter { least, most, .. } => Some(self.desk().dice[toward as usize].between(least, most)),
+            Flow::Jitter { least, most, .. } => {
+                let span_ns = most.saturating_sub(least).as_nanos() as u64;
+                let more_ns = self.state().dice[toward as usize].below(span_ns + 1);
+                Some(least + Duration::from_nanos(more_ns))
+            }
             Flow::Pass | Flow::Hold | Flow::Swallow => None,
         }
     }
 
     pub(super) fn arm(&self, command: Option<String>, trick: Trick) {
-        self.desk().tricks.push_back((command, trick));
+        self.state().tricks.push_back((command, trick));
     }
 
     pub(super) fn disarm(&self) {
-        self.desk().tricks.clear();
+        self.state().tricks.clear();
     }
 
     pub(super) fn armed(&self) -> usize {
-        self.desk().tricks.len()
+        self.state().tricks.len()
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.desk().counts.clone()
+        self.state().counts.clone()
     }
 
     pub(super) fn count(&self, counted: impl FnOnce(&mut Counts)) {
-        counted(&mut self.desk().counts);
+        counted(&mut self.state().counts);
     }
 
     /// Counts a request, and says what is to be done to it.
     pub(super) fn request(&self, command: &str) -> Option<Trick> {
-        let mut desk = self.desk();
-        desk.counts.requests += 1;
-        *desk.counts.commands.entry(command.to_owned()).or_default() += 1;
+        let mut state = self.state();
+        state.counts.requests += 1;
+        *state.counts.commands.entry(command.to_owned()).or_default() += 1;
         if is_subscription(command) {
             return None;
         }
         let fits = |(wanted, _): &(Option<String>, Trick)| wanted.as_ref().is_none_or(|name| name == command);
-        let index = desk.tricks.iter().position(fits)?;
-        desk.tricks.remove(index).map(|(_, trick)| trick)
+        let index = state.tricks.iter().position(fits)?;
+        state.tricks.remove(index).map(|(_, trick)| trick)
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Flows {
-    pub(super) fn toward(&self, toward: Toward) -> Flow {
-        match toward {
-            Toward::Server => self.server,
-            Toward::Client => self.client,
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,21 +101,13 @@ pub(super) fn is_subscription(command: &str) -> bool {
 }
 
 /// Whether the server sent it unasked. Before RESP3 that does not show, but on a connection with subscriptions.
-pub(super) fn is_unasked(message: &[u8], subscribed: bool) -> bool {
-    const KINDS: [&[u8]; 9] = [
-        b"message",
-        b"pmessage",
-        b"smessage",
-        b"subscribe",
-        b"psubscribe",
-        b"ssubscribe",
-        b"unsubscribe",
-        b"punsubscribe",
-        b"sunsubscribe",
-    ];
-    match message.first() {
-        Some(b'>') => true,
-        Some(b'*') if subscribed => frame::first_bulk(message).is_some_and(|kind| KINDS.contains(&kind)),
+pub(super) fn is_unasked(message: &Reply, subscribed: bool) -> bool {
+    match message {
+        Reply::Push(_) => true,
+        Reply::Array(items) if subscribed => {
+            let kind = items.first().and_then(Reply::text).unwrap_or_default();
+            kind.ends_with("message") || kind.ends_with("subscribe")
+        }
         _ => false,
     }
 }

@@ -3,10 +3,8 @@
 mod setup;
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -16,10 +14,12 @@ use rustix::process::Signal;
 
 use self::setup::USER;
 pub use self::setup::{Kind, Setup, Tls};
+use crate::client::Client;
 use crate::error::{Error, Result};
+use crate::home::Home;
 use crate::port::Port;
 use crate::process::Process;
-use crate::resp::{Client, Reply};
+use crate::resp::Reply;
 
 /// How long a server may take to answer, or to end: it takes some ten milliseconds on a machine that is not busy.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
@@ -64,10 +64,10 @@ impl Server {
         let program = setup.kind.program()?;
         let mut attempt = 1;
         loop {
-            let (port, home) = (Port::free()?, Home::new()?);
+            let (port, home) = (Port::free()?, Home::in_memory("lab")?);
             let tls_port = setup.has_tls().then(Port::free).transpose()?;
-            fs::create_dir(home.0.join("data"))?;
-            fs::write(home.0.join("conf"), setup.text(&home.0, &port, tls_port.as_ref()))?;
+            fs::create_dir(home.path().join("data"))?;
+            fs::write(home.path().join("conf"), setup.text(home.path(), &port, tls_port.as_ref()))?;
             let (kind, program) = (setup.kind, program.clone());
             let server = Server { life: Mutex::default(), kind, program, home, port, tls_port };
             match server.run() {
@@ -100,17 +100,17 @@ impl Server {
 
     /// Its socket in the file system.
     pub fn socket(&self) -> PathBuf {
-        self.home.0.join("socket")
+        self.home.path().join("socket")
     }
 
     /// Its directory: `conf`, `log`, `socket`, and its data in `data`.
     pub fn folder(&self) -> &Path {
-        &self.home.0
+        self.home.path()
     }
 
     /// What it has written so far, over all its lives.
     pub fn log(&self) -> String {
-        let log = fs::read(self.home.0.join("log")).unwrap_or_default();
+        let log = fs::read(self.home.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
@@ -229,8 +229,8 @@ impl Server {
     fn run(&self) -> Result<()> {
         let mut life = self.life();
         let earlier = self.log().len();
-        let log = File::options().create(true).append(true).open(self.home.0.join("log"))?;
-        let process = Process::start(&self.program, &["conf"], &self.home.0, log)?;
+        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
+        let process = Process::start(None, &self.program, &["conf"], self.home.path(), log)?;
         let since = Instant::now();
         let why = loop {
             match self.connect() {
@@ -275,32 +275,6 @@ impl Life {
     /// The process, unless it has ended by itself.
     fn running(&self) -> Option<&Process> {
         self.process.as_ref().filter(|process| process.wait(Duration::ZERO).is_none())
-    }
-}
-
-/// A directory in memory, that is removed when it is dropped: no server waits for the disk. Not below cargo's: the
-/// path of a socket is 107 bytes long at most.
-#[derive(Debug)]
-pub(crate) struct Home(pub(crate) PathBuf);
-
-impl Home {
-    pub(crate) fn new() -> io::Result<Self> {
-        let temporary = Path::new("/dev/shm");
-        for number in 0.. {
-            let path = temporary.join(format!("leasehold-lab-{}-{number}", std::process::id()));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Home(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

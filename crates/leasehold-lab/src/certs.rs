@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use crate::error::Result;
-use crate::server::{Home, Tls};
+use crate::home::Home;
+use crate::server::Tls;
 
 /// An authority that nobody trusts unless told to. Its files are gone when it is dropped.
 #[derive(Debug)]
@@ -18,22 +19,22 @@ pub struct Authority {
 impl Authority {
     /// A new one.
     pub fn new() -> Result<Self> {
-        let (key, home) = (KeyPair::generate()?, Home::new()?);
+        let (key, home) = (KeyPair::generate()?, Home::in_memory("lab")?);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "an authority of the laboratory");
-        fs::write(home.0.join("ca.pem"), params.self_signed(&key)?.pem())?;
+        fs::write(home.path().join("ca.pem"), params.self_signed(&key)?.pem())?;
         Ok(Authority { issuer: Issuer::new(params, key), home })
     }
 
     /// Its own certificate, in PEM.
     pub fn file(&self) -> PathBuf {
-        self.home.0.join("ca.pem")
+        self.home.path().join("ca.pem")
     }
 
     /// Where its files lie, and others may.
     pub fn folder(&self) -> &Path {
-        &self.home.0
+        self.home.path()
     }
 
     /// For a server with these names, or numbers.
@@ -57,7 +58,7 @@ impl Authority {
         let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         params.not_after = date_time_ymd(last_year, 12, 31);
         let certificate = params.signed_by(&key, &self.issuer)?;
-        let place = |end: &str| self.home.0.join(format!("{file}.{end}"));
+        let place = |end: &str| self.home.path().join(format!("{file}.{end}"));
         fs::write(place("crt"), certificate.pem())?;
         fs::write(place("key"), key.serialize_pem())?;
         Ok(Tls { certificate: place("crt"), key: place("key"), authority: self.file(), asks_clients: false })

@@ -1,0 +1,21 @@
+//! Random numbers of which a seed gives one sequence.
+
+/// SplitMix64.
+#[derive(Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// The next number.
+    pub fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The next number, below this one.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n
+    }
+}

@@ -1,0 +1,47 @@
+//! Directories of tests and of their servers.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The file system that is kept in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// A new directory, that is removed when this is dropped.
+#[derive(Debug)]
+pub struct Home(PathBuf);
+
+impl Home {
+    /// A directory with this at the beginning of its name.
+    pub fn new(folder: &Path, what: &str) -> io::Result<Self> {
+        static HOMES: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = HOMES.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("{what}_{}_{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Home(path)),
+                // An earlier process with the same number was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A directory in memory: nobody waits for a disk that is busy with others.
+    pub fn in_memory(what: &str) -> io::Result<Self> {
+        Home::new(Path::new(MEMORY), &format!("leasehold_{what}"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
