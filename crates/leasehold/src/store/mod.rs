@@ -1,17 +1,14 @@
 //! The `Store` trait: where claims are decided. One module a store.
 
-#[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
-mod bells;
 #[cfg(all(feature = "testing", not(shuttle)))]
 pub mod conformance;
 #[cfg(any(feature = "testing", shuttle))]
 pub mod faulty;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
 pub mod file;
-mod held;
 pub mod memory;
 pub(crate) mod notices;
-mod ordered;
+mod one_by_one;
 #[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
 pub(crate) mod parameter;
 #[cfg(all(feature = "redis", not(shuttle)))]
@@ -19,6 +16,9 @@ pub mod quorum;
 #[cfg(all(feature = "redis", not(shuttle)))]
 pub mod redis;
 pub(crate) mod registry;
+mod sharing;
+#[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
+mod waiters;
 mod watchers;
 
 use std::fmt;
@@ -40,7 +40,7 @@ use crate::name::Name;
 use crate::ttl::Ttl;
 
 pub use notices::{Notice, NoticeReceiver, Notices};
-pub(crate) use ordered::Ordered;
+pub(crate) use one_by_one::Ordered;
 
 /// Where claims are decided.
 ///

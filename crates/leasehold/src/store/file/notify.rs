@@ -16,7 +16,7 @@ use super::txn::Notifications;
 use crate::claim::{Grant, Names};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::bells::Bells;
+use crate::store::waiters::Waiters;
 use crate::store::watchers::Watchers;
 use crate::store::{Notice, Notices};
 use crate::sync::Arc;
@@ -24,7 +24,7 @@ use crate::sync::Arc;
 /// The tasks of this process that wait for a grant, for the change of a value, or for a notice.
 #[derive(Debug, Default)]
 pub(super) struct LocalWaiters {
-    pub(super) claims: Bells<Option<Grant>>,
+    pub(super) claims: Waiters<Option<Grant>>,
     pub(super) values: Watchers,
     pub(super) notices: Notices,
 }

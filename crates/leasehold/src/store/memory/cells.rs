@@ -1,11 +1,11 @@
-//! Values in this process's memory.
+//! Values and rate limits in this process's memory.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 
 use async_trait::async_trait;
 
-use super::limits::Limits;
+use super::expiring::Expiring;
+use crate::cells::rate::decide::{Decided, There, decide};
 use crate::cells::rate::{Limit, Taken};
 use crate::cells::store::{
     Answer, CellStore, Changed, Kept, Key, Plan, ScriptKey, When, Write, Written, change_by_comparison,
@@ -22,100 +22,41 @@ pub(super) struct Cells {
     clock: Clock,
     table: Mutex<Table>,
     watchers: Watchers,
-    limits: Limits,
+    /// The use of rate limits.
+    limits: Mutex<Expiring<String, Vec<u8>>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    values: BTreeMap<Key, Value>,
-    /// Those that end, by when.
-    ends: BTreeMap<(Deadline, Key), ()>,
-    /// What was written under a fence, and what of that ends.
-    fences: BTreeMap<Key, Remembered>,
-    fences_end: BTreeMap<(Deadline, Key), ()>,
-}
-
-/// The highest fence a value was written under.
-#[derive(Debug, Clone, Copy)]
-struct Remembered {
-    fence: Fence,
-    /// Beyond the value's own end.
-    kept_for: Ttl,
-    /// `None` where the value has no end either.
-    ends: Option<Deadline>,
-}
-
-struct Value {
-    bytes: Vec<u8>,
-    ends: Option<Deadline>,
-}
-
-impl std::fmt::Debug for Value {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Value").field("ends", &self.ends).finish_non_exhaustive()
-    }
+    values: Expiring<Key, Vec<u8>>,
+    /// The highest fence that each value was written under, and for how long it is remembered beyond the value's own end.
+    fences: Expiring<Key, (Fence, Ttl)>,
 }
 
 impl Table {
-    fn expire(&mut self, now: Deadline) {
-        while let Some(((ends, key), ())) = self.ends.first_key_value()
-            && *ends <= now
-        {
-            let at = (*ends, key.clone());
-            self.values.remove(&at.1);
-            self.ends.remove(&at);
-        }
-        while let Some(((ends, key), ())) = self.fences_end.first_key_value()
-            && *ends <= now
-        {
-            let at = (*ends, key.clone());
-            self.fences.remove(&at.1);
-            self.fences_end.remove(&at);
-        }
-    }
-
-    /// What is remembered lasts as long as this value, which ends then, or has ended now, and its own time longer.
+    /// Remembers the fence of a write, or that of an earlier one, until the value ends and its own time longer.
     fn remember(&mut self, key: &Key, when: &When, value_ends: Option<Deadline>) {
         let (fence, kept_for) = match (when, self.fences.get(key)) {
             (When::Fenced { fence, kept_for }, _) => (*fence, *kept_for),
-            (_, Some(seen)) => (seen.fence, seen.kept_for),
+            (_, Some((seen, _))) => *seen,
             _ => return,
         };
         let ends = value_ends.map(|ends| ends.plus(kept_for.as_duration()));
-        let before = self.fences.insert(key.clone(), Remembered { fence, kept_for, ends });
-        if let Some(before) = before.and_then(|seen| seen.ends) {
-            self.fences_end.remove(&(before, key.clone()));
-        }
-        if let Some(ends) = ends {
-            self.fences_end.insert((ends, key.clone()), ());
-        }
-    }
-
-    fn set(&mut self, key: &Key, value: Option<Value>) {
-        let ends = value.as_ref().and_then(|value| value.ends);
-        let before = match value {
-            Some(value) => self.values.insert(key.clone(), value),
-            None => self.values.remove(key),
-        };
-        if let Some(before) = before.and_then(|value| value.ends) {
-            self.ends.remove(&(before, key.clone()));
-        }
-        if let Some(ends) = ends {
-            self.ends.insert((ends, key.clone()), ());
-        }
+        self.fences.set(key, Some((fence, kept_for)), ends);
     }
 }
 
 impl Cells {
     pub(super) fn new(clock: Clock) -> Self {
-        Cells { clock, table: Mutex::default(), watchers: Watchers::default(), limits: Limits::default() }
+        Cells { clock, table: Mutex::default(), watchers: Watchers::default(), limits: Mutex::default() }
     }
 
     /// The table without what has ended by now.
     fn with<T>(&self, work: impl FnOnce(&mut Table, Deadline) -> T) -> T {
         let mut table = lock(&self.table);
         let now = self.clock.now();
-        table.expire(now);
+        table.values.expire(now);
+        table.fences.expire(now);
         work(&mut table, now)
     }
 }
@@ -128,20 +69,19 @@ fn ends(ttl: Option<Ttl>, now: Deadline) -> Option<Deadline> {
 impl CellStore for Cells {
     async fn read(&self, key: &Key) -> Result<Option<Kept>> {
         Ok(self.with(|table, now| {
-            let value = table.values.get(key)?;
-            let remaining = value.ends.map(|ends| ends.since(now));
-            Some(Kept { value: value.bytes.clone(), remaining })
+            let (value, ends) = table.values.get(key)?;
+            Some(Kept { value: value.clone(), remaining: ends.map(|ends| ends.since(now)) })
         }))
     }
 
     async fn write(&self, key: &Key, write: &Write) -> Result<Written> {
         let written = self.with(|table, now| {
-            let there = table.values.get(key).map(|value| &*value.bytes);
-            let written = write.when.judge(there, table.fences.get(key).map(|seen| seen.fence));
+            let there = table.values.get(key).map(|(value, _)| &**value);
+            let written = write.when.judge(there, table.fences.get(key).map(|((fence, _), _)| *fence));
             if written == Written::Written {
-                let (bytes, ends) = (write.value.clone(), ends(write.ttl, now));
-                table.remember(key, &write.when, if bytes.is_some() { ends } else { Some(now) });
-                table.set(key, bytes.map(|bytes| Value { bytes, ends }));
+                let ends = ends(write.ttl, now);
+                table.remember(key, &write.when, if write.value.is_some() { ends } else { Some(now) });
+                table.values.set(key, write.value.clone(), ends);
             }
             written
         });
@@ -155,18 +95,16 @@ impl CellStore for Cells {
         let refused = |why| Error::Refused { store: "memory", why };
         let sum = self.with(|table, now| {
             let there = table.values.get(key);
-            let ends = there.map_or_else(|| ends(ttl, now), |value| value.ends);
+            let ends = there.map_or_else(|| ends(ttl, now), |(_, ends)| ends);
             let number = match there {
-                Some(value) => {
-                    std::str::from_utf8(&value.bytes).ok().and_then(|text| text.parse::<i64>().ok())
-                }
+                Some((value, _)) => std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok()),
                 None => Some(0),
             };
             let number = number.ok_or_else(|| refused(format!("`{key}` is no number")))?;
             let sum = number.checked_add(by).ok_or_else(|| {
                 refused(format!("`{key}` is {number}; another {by} is more than it can hold"))
             })?;
-            table.set(key, Some(Value { bytes: sum.to_string().into_bytes(), ends }));
+            table.values.set(key, Some(sum.to_string().into_bytes()), ends);
             Ok(sum)
         });
         if sum.is_ok() {
@@ -185,7 +123,19 @@ impl CellStore for Cells {
     }
 
     async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken> {
-        Ok(self.limits.take(&limit.place(key), limit, weight, || self.clock.now()))
+        let mut limits = lock(&self.limits);
+        // Read under the lock, so that time does not go back between two takes.
+        let now = self.clock.now();
+        limits.expire(now);
+        let place = limit.place(key);
+        let there = limits.get(&place);
+        let there = there.map(|(value, ends)| There { value, left: ends.map(|ends| ends.since(now)) });
+        let decided = decide(limit, weight, there, now.as_ns() / 1_000);
+        let Ok(Decided { taken, write }) = decided else { unreachable!("nothing else is kept there") };
+        if let Some((value, left)) = write {
+            limits.set(&place, Some(value), Some(now.plus(left)));
+        }
+        Ok(taken)
     }
 
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()> {
@@ -196,7 +146,7 @@ impl CellStore for Cells {
             rung.as_mut().enable();
             let (is_same, ends) = self.with(|table, _| {
                 let there = table.values.get(key);
-                (there.map(|value| &*value.bytes) == from, there.and_then(|value| value.ends))
+                (there.map(|(value, _)| &**value) == from, there.and_then(|(_, ends)| ends))
             });
             if !is_same || self.clock.now() >= until {
                 return Ok(());

@@ -1,13 +1,12 @@
 //! `memory:`, the reference store: every promise in its plainest form.
 //!
-//! One mutex around two tables: who *holds* and who *waits*. A claim is *joined* to the line, then whoever
-//! stands first and fits is *admitted*, whoever called. Other stores do the same on a server.
+//! One mutex around two tables, of *holders* and of *waiters*. A claim *joins* the line; then each call *admits* the
+//! waiters that stand first and fit. Other stores do the same on a server.
 
 mod cells;
-mod limits;
+mod expiring;
 mod state;
 
-use std::ops::{Deref, DerefMut};
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
 
@@ -16,13 +15,13 @@ use async_trait::async_trait;
 use super::{Capabilities, Notice, NoticeReceiver, Notices, Store};
 use crate::cells::store::CellStore;
 use crate::claim::{
-    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
+    Acquired, Adopted, Claim, Converted, Evicted, Holder, Names, Released, Renewed, Share, Status, Ticket,
 };
 use crate::clock::{Clock, Deadline};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use crate::token::Token;
 use crate::ttl::Ttl;
 use cells::Cells;
@@ -57,9 +56,7 @@ impl Memory {
 
     /// Takes a name from its holders, or from the one with this fence.
     fn take_away(&self, name: &Name, only: Option<Fence>) -> Result<Evicted> {
-        let mut holders = Vec::new();
-        {
-            let (mut state, now) = self.state();
+        let holders = self.with_state(|state, now| -> Result<Vec<Holder>> {
             let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
             let is_meant = |token: &Token| {
                 only.is_none_or(|only| state.holdings.get(token).is_some_and(|holding| holding.fence == only))
@@ -68,6 +65,7 @@ impl Memory {
             if only.is_none() || !tokens.is_empty() {
                 state.next_fences(1)?;
             }
+            let mut holders = Vec::new();
             for token in tokens {
                 let holder = state.holdings.get(&token).map(|holding| holding.shown(now));
                 // All of a claim or none: a lease over several names cannot go on without one of them.
@@ -76,20 +74,26 @@ impl Memory {
                     state.admit(&holding.ticket.names, now);
                 }
             }
-        }
+            Ok(holders)
+        })?;
         if !holders.is_empty() {
             self.notices.send(Notice::Evicted { name: name.clone() });
         }
         Ok(Evicted { holders })
     }
 
-    /// The state, with everything that ended by now taken out.
-    fn state(&self) -> (Locked<'_>, Deadline) {
-        let mut state = Locked { state: Some(lock(&self.state)) };
+    /// Reads or changes the state, without all that ended by now. Wakes the admitted waiters after the lock is open again:
+    /// a waker is foreign code.
+    fn with_state<T>(&self, work: impl FnOnce(&mut State, Deadline) -> T) -> T {
+        let mut state = lock(&self.state);
         // Read under the lock, so that time does not go back between two calls.
         let now = self.clock.now();
         state.expire(now);
-        (state, now)
+        let outcome = work(&mut state, now);
+        let to_wake = std::mem::take(&mut state.to_wake);
+        drop(state);
+        to_wake.iter().for_each(|waiter| waiter.notify_one());
+        outcome
     }
 }
 
@@ -98,100 +102,78 @@ impl Store for Memory {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
         let token = &claim.ticket.token;
         loop {
-            let (bell, look_again) = {
-                let (mut state, now) = self.state();
+            let answer = self.with_state(|state, now| {
                 state.join(claim, now);
                 if let Some(grant) = state.rearm(token, claim.ttl, now) {
-                    return Ok(Acquired::Granted(grant));
+                    return Ok(Ok(Acquired::Granted(grant)));
                 }
                 if let Err(limit) = state.fences_left(claim.fences.max(1)) {
                     state.leave(token, now);
-                    return Err(limit);
+                    return Ok(Err(limit));
                 }
                 if claim.wait.is_over(now) {
                     state.leave(token, now);
-                    return Ok(Acquired::Busy(state.busy(&claim.ticket.names, now)));
+                    return Ok(Ok(Acquired::Busy(state.busy(&claim.ticket.names, now))));
                 }
-                state.bell(token, claim, now)
-            };
-            self.clock.until(claim.wait.cap(look_again), bell.notified()).await;
+                Err(state.wake_up(token, claim, now))
+            });
+            match answer {
+                Ok(answer) => return answer,
+                Err((waiter, look_again)) => {
+                    self.clock.until(claim.wait.cap(look_again), waiter.notified()).await;
+                }
+            }
         }
     }
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
-        let (mut state, now) = self.state();
-        due.iter()
-            .map(|(ticket, ttl)| {
+        self.with_state(|state, now| {
+            let mut renew = |(ticket, ttl): &(Ticket, Ttl)| {
                 let proves = |fence| ticket.fence.is_none_or(|proven| proven == fence);
                 let held = state.holding(ticket).is_some_and(|holding| proves(holding.fence));
-                match held.then(|| state.rearm(&ticket.token, *ttl, now)).flatten() {
-                    Some(grant) => Ok(Renewed::Until(grant.valid_until)),
-                    None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
-                }
-            })
-            .collect()
+                let grant = held.then(|| state.rearm(&ticket.token, *ttl, now)).flatten();
+                Ok(state.renewed(ticket, grant))
+            };
+            due.iter().map(&mut renew).collect()
+        })
     }
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        let (mut state, now) = self.state();
-        let held = state.holding(ticket).is_some();
-        match held.then(|| state.let_go(&ticket.token)).flatten() {
-            Some(holding) => {
-                state.admit(&holding.ticket.names, now);
-                Ok(Released::Released)
+        self.with_state(|state, now| {
+            let held = state.holding(ticket).is_some();
+            match held.then(|| state.let_go(&ticket.token)).flatten() {
+                Some(holding) => {
+                    state.admit(&holding.ticket.names, now);
+                    Ok(Released::Released)
+                }
+                None => {
+                    state.leave(&ticket.token, now);
+                    Ok(Released::NotHeld)
+                }
             }
-            None => {
-                state.leave(&ticket.token, now);
-                Ok(Released::NotHeld)
-            }
-        }
+        })
     }
 
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        let (mut state, now) = self.state();
-        match state.detach(ticket, ttl, now) {
-            Some(grant) => Ok(Renewed::Until(grant.valid_until)),
-            None => Ok(Renewed::Lost(state.why_gone(&ticket.names))),
-        }
+        self.with_state(|state, now| {
+            let grant = state.detach(ticket, ttl, now);
+            Ok(state.renewed(ticket, grant))
+        })
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        let (mut state, now) = self.state();
-        let Some(holding) = state.holding(ticket) else { return Ok(Converted::NotHeld) };
-        if holding.ticket.share == to {
-            return Ok(Converted::Converted(holding.grant()));
-        }
-        if ticket.fence.is_some_and(|proven| proven != holding.fence) {
-            return Ok(Converted::NotHeld);
-        }
-        let names = holding.ticket.names.clone();
-        if !names.into_iter().all(|name| state.fits(name, to, Some(&ticket.token))) {
-            return Ok(Converted::Refused);
-        }
-        let fence = state.next_fences(1)?;
-        let Some(holding) = state.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
-        let from = std::mem::replace(&mut holding.ticket.share, to);
-        (holding.fence, holding.fences, holding.since) = (fence, 1, now);
-        let grant = holding.grant();
-        for name in &names {
-            if let Some(place) = state.names.get_mut(name) {
-                place.held.remove(from);
-                place.held.add(to);
-            }
-        }
-        state.admit(&names, now);
-        Ok(Converted::Converted(grant))
+        self.with_state(|state, now| state.convert(ticket, to, now))
     }
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        let (state, now) = self.state();
-        Ok(state.names.contains_key(name).then(|| state.status(name, now)))
+        Ok(self.with_state(|state, now| state.names.contains_key(name).then(|| state.status(name, now))))
     }
 
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        let (state, now) = self.state();
-        let in_use = state.names.keys().filter(|name| name.as_str().starts_with(prefix));
-        Ok(in_use.take(limit).map(|name| state.status(name, now)).collect())
+        Ok(self.with_state(|state, now| {
+            let in_use = state.names.keys().filter(|name| name.as_str().starts_with(prefix));
+            in_use.take(limit).map(|name| state.status(name, now)).collect()
+        }))
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
@@ -241,32 +223,5 @@ impl Store for Memory {
     #[cfg(unix)]
     fn lifeline(&self) -> Result<Option<OwnedFd>> {
         Ok(None)
-    }
-}
-
-/// The state under its lock. The bells of those who were admitted ring when it is open again: a waker is foreign code.
-struct Locked<'a> {
-    state: Option<MutexGuard<'a, State>>,
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        self.state.as_ref().unwrap_or_else(|| unreachable!("locked until dropped"))
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        self.state.as_mut().unwrap_or_else(|| unreachable!("locked until dropped"))
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        let bells = std::mem::take(&mut self.to_ring);
-        self.state = None;
-        bells.iter().for_each(|bell| bell.notify_one());
     }
 }

@@ -1,17 +1,17 @@
-//! Who holds and who waits, and every change to it. Nothing here knows of locks, tasks or clocks.
+//! The tables of holders and waiters, and every change to them. Nothing here knows of locks, tasks or clocks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::claim::{Busy, Claim, Grant, Holder, Names, Share, Status, Ticket, Waiter};
+use crate::claim::{Busy, Claim, Converted, Grant, Holder, Names, Renewed, Share, Status, Ticket, Waiter};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::store::held::Held;
+use crate::store::sharing::Occupancy;
 use crate::sync::Arc;
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -23,23 +23,24 @@ use crate::ttl::Ttl;
 /// - `last_fence` is at least every fence ever given.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) names: BTreeMap<Name, Place>,
+    pub(super) names: BTreeMap<Name, NameState>,
     pub(super) holdings: HashMap<Token, Holding>,
     pub(super) line: BTreeMap<u64, Entry>,
     pub(super) arrivals: HashMap<Token, u64>,
     pub(super) expiries: BTreeSet<(Deadline, Token)>,
     pub(super) last_arrival: u64,
     pub(super) last_fence: u64,
-    pub(super) to_ring: Vec<Arc<Notify>>,
+    pub(super) to_wake: Vec<Arc<Notify>>,
 }
 
+/// The holders of one name, and its line of waiters.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct NameState {
     pub(super) holders: BTreeSet<Token>,
-    pub(super) held: Held,
+    pub(super) held: Occupancy,
     /// Arrival numbers, so first come is first here.
     pub(super) line: BTreeSet<u64>,
-    /// How many in line may pass others; without them the first who does not fit ends the search.
+    /// The number of waiters that may pass others; without them the first who does not fit ends the search.
     pub(super) barging: usize,
 }
 
@@ -58,13 +59,10 @@ pub(super) struct Holding {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) ticket: Ticket,
-    pub(super) ttl: Ttl,
-    pub(super) fences: u16,
+    pub(super) claim: Claim,
     /// Past this the waiter counts as gone. It shows itself every third of its TTL.
     pub(super) shows_until: Deadline,
-    pub(super) detached: bool,
-    pub(super) bell: Arc<Notify>,
+    pub(super) waiter: Arc<Notify>,
     /// When it came.
     pub(super) since: Deadline,
 }
@@ -111,7 +109,7 @@ impl State {
         if !absent.is_empty() {
             for gone in absent {
                 if let Some(entry) = self.step_out(gone) {
-                    self.admit(&entry.ticket.names, now);
+                    self.admit(&entry.claim.ticket.names, now);
                 }
             }
             self.admit(names, now);
@@ -131,7 +129,7 @@ impl State {
 
     pub(super) fn walk_in(&mut self, claim: &Claim, now: Deadline) {
         if let Ok(fence) = self.next_fences(claim.fences.max(1)) {
-            self.hold(claim.ticket.clone(), claim.ttl, claim.fences.max(1), fence, claim.detached, now);
+            self.hold(claim.clone(), fence, now);
         }
     }
 
@@ -145,10 +143,9 @@ impl State {
             place.barging += usize::from(share.may_pass());
         }
         self.arrivals.insert(token.clone(), arrival);
-        let (ticket, ttl, fences) = (claim.ticket.clone(), claim.ttl, claim.fences.max(1));
-        let (detached, bell) = (claim.detached, Arc::default());
         let since = shows_until.minus(claim.ttl.as_duration());
-        self.line.insert(arrival, Entry { ticket, ttl, fences, shows_until, detached, bell, since });
+        let entry = Entry { claim: claim.clone(), shows_until, waiter: Arc::default(), since };
+        self.line.insert(arrival, entry);
         arrival
     }
 
@@ -164,12 +161,14 @@ impl State {
 
     /// Moves from the line to the holders, at a fence or not at all.
     pub(super) fn enter(&mut self, arrival: u64, now: Deadline) -> bool {
-        let Some(fences) = self.line.get(&arrival).map(|entry| entry.fences) else { return false };
+        let Some(fences) = self.line.get(&arrival).map(|entry| entry.claim.fences.max(1)) else {
+            return false;
+        };
         // At the fence limit nobody is admitted; whoever asks is told so.
         let Ok(fence) = self.next_fences(fences) else { return false };
-        if let Some(Entry { ticket, ttl, fences, detached, bell, .. }) = self.step_out(arrival) {
-            self.hold(ticket, ttl, fences, fence, detached, now);
-            self.to_ring.push(bell);
+        if let Some(Entry { claim, waiter, .. }) = self.step_out(arrival) {
+            self.hold(claim, fence, now);
+            self.to_wake.push(waiter);
         }
         true
     }
@@ -182,8 +181,9 @@ impl State {
             while let Some(arrival) = self.next_in_line(&name, passed) {
                 passed = arrival;
                 let Some(entry) = self.line.get(&arrival) else { break };
-                let (share, absent) = (entry.ticket.share, entry.shows_until <= now);
-                let several = entry.ticket.names.only().is_none().then(|| entry.ticket.names.clone());
+                let (share, absent) = (entry.claim.ticket.share, entry.shows_until <= now);
+                let several =
+                    entry.claim.ticket.names.only().is_none().then(|| entry.claim.ticket.names.clone());
                 if absent {
                     self.step_out(arrival);
                 } else if !self.may_enter(arrival) {
@@ -210,7 +210,7 @@ impl State {
 
     /// First in line at each of its names (or free to barge), and fitting beside who holds them.
     pub(super) fn may_enter(&self, arrival: u64) -> bool {
-        let Some(Entry { ticket, .. }) = self.line.get(&arrival) else { return false };
+        let Some(Entry { claim: Claim { ticket, .. }, .. }) = self.line.get(&arrival) else { return false };
         ticket.names.into_iter().all(|name| {
             let first = self.names.get(name).is_some_and(|place| place.line.first() == Some(&arrival));
             (first || ticket.share.may_pass()) && self.fits(name, ticket.share, None)
@@ -227,15 +227,8 @@ impl State {
         held.admits(share)
     }
 
-    pub(super) fn hold(
-        &mut self,
-        ticket: Ticket,
-        ttl: Ttl,
-        fences: u16,
-        fence: Fence,
-        detached: bool,
-        now: Deadline,
-    ) {
+    pub(super) fn hold(&mut self, claim: Claim, fence: Fence, now: Deadline) {
+        let Claim { ticket, ttl, fences, detached, .. } = claim;
         for name in &ticket.names {
             let place = self.names.entry(name.clone()).or_default();
             place.holders.insert(ticket.token.clone());
@@ -244,7 +237,7 @@ impl State {
         let expires = now.plus(ttl.as_duration());
         self.expiries.insert((expires, ticket.token.clone()));
         let token = ticket.token.clone();
-        let drift = ttl.drift();
+        let (fences, drift) = (fences.max(1), ttl.drift());
         self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift, detached, since: now });
     }
 
@@ -287,14 +280,41 @@ impl State {
         Some(grant)
     }
 
+    /// Changes the share of a holding that fits beside the others, as a new grant.
+    pub(super) fn convert(&mut self, ticket: &Ticket, to: Share, now: Deadline) -> Result<Converted> {
+        let Some(holding) = self.holding(ticket) else { return Ok(Converted::NotHeld) };
+        if holding.ticket.share == to {
+            return Ok(Converted::Converted(holding.grant()));
+        }
+        if ticket.fence.is_some_and(|proven| proven != holding.fence) {
+            return Ok(Converted::NotHeld);
+        }
+        if !ticket.names.into_iter().all(|name| self.fits(name, to, Some(&ticket.token))) {
+            return Ok(Converted::Refused);
+        }
+        let fence = self.next_fences(1)?;
+        let Some(holding) = self.holdings.get_mut(&ticket.token) else { return Ok(Converted::NotHeld) };
+        let from = std::mem::replace(&mut holding.ticket.share, to);
+        (holding.fence, holding.fences, holding.since) = (fence, 1, now);
+        let grant = holding.grant();
+        for name in &ticket.names {
+            if let Some(place) = self.names.get_mut(name) {
+                place.held.remove(from);
+                place.held.add(to);
+            }
+        }
+        self.admit(&ticket.names, now);
+        Ok(Converted::Converted(grant))
+    }
+
     /// Those who would only look when a holder was to expire.
     fn look_again(&mut self, names: &Names) {
         for place in names.into_iter().filter_map(|name| self.names.get(name)) {
             let first = place.line.first();
             let line = place.line.iter().filter_map(|arrival| Some((arrival, self.line.get(arrival)?)));
-            let watching =
-                line.filter(|(arrival, entry)| Some(*arrival) == first || entry.ticket.share.may_pass());
-            self.to_ring.extend(watching.map(|(_, entry)| entry.bell.clone()));
+            let watching = line
+                .filter(|(arrival, entry)| Some(*arrival) == first || entry.claim.ticket.share.may_pass());
+            self.to_wake.extend(watching.map(|(_, entry)| entry.waiter.clone()));
         }
     }
 
@@ -315,21 +335,21 @@ impl State {
     pub(super) fn leave(&mut self, token: &Token, now: Deadline) {
         let arrival = self.arrivals.get(token).copied();
         if let Some(entry) = arrival.and_then(|arrival| self.step_out(arrival)) {
-            self.admit(&entry.ticket.names, now);
+            self.admit(&entry.claim.ticket.names, now);
         }
     }
 
     pub(super) fn step_out(&mut self, arrival: u64) -> Option<Entry> {
         let entry = self.line.remove(&arrival)?;
-        self.arrivals.remove(&entry.ticket.token);
-        for name in &entry.ticket.names {
+        self.arrivals.remove(&entry.claim.ticket.token);
+        for name in &entry.claim.ticket.names {
             let Some(place) = self.names.get_mut(name) else { continue };
             let was_first = place.line.first() == Some(&arrival);
             place.line.remove(&arrival);
-            place.barging -= usize::from(entry.ticket.share.may_pass());
+            place.barging -= usize::from(entry.claim.ticket.share.may_pass());
             // The new first in line is the one who watches the holder's expiry.
             if let Some(first) = place.line.first().filter(|_| was_first).and_then(|it| self.line.get(it)) {
-                self.to_ring.push(first.bell.clone());
+                self.to_wake.push(first.waiter.clone());
             }
         }
         Some(entry)
@@ -337,9 +357,9 @@ impl State {
 
     /// What a waiter listens to, and when it looks by itself: every third of its TTL, to show itself; when the one
     /// ahead of it would have to have shown itself; and (if it is first) when a holder in its way expires.
-    pub(super) fn bell(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
+    pub(super) fn wake_up(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
         let Some(arrival) = self.arrivals.get(token) else { return (Arc::default(), now) };
-        let bell = self.line.get(arrival).map(|entry| entry.bell.clone()).unwrap_or_default();
+        let waiter = self.line.get(arrival).map(|entry| entry.waiter.clone()).unwrap_or_default();
         let mut look_again = now.plus(claim.ttl.third());
         for name in &claim.ticket.names {
             if let Some(ahead) = self.ahead(name, *arrival).and_then(|ahead| self.line.get(&ahead)) {
@@ -352,7 +372,7 @@ impl State {
             let expiry = holders.filter_map(|holder| Some(self.holdings.get(holder)?.expires)).min();
             look_again = look_again.min(expiry.unwrap_or(look_again));
         }
-        (bell, look_again)
+        (waiter, look_again)
     }
 
     /// Takes out holders whose time is over, and admits those who waited for them.
@@ -382,9 +402,14 @@ impl State {
         Err(Error::Refused { store: "memory", why: "the fence is at its limit of 2^63 - 1".into() })
     }
 
-    pub(super) fn why_gone(&self, names: &Names) -> Loss {
+    /// The answer to a renewal: the end of the grant, or why there is none.
+    pub(super) fn renewed(&self, ticket: &Ticket, grant: Option<Grant>) -> Renewed {
         let taken = |name: &Name| self.names.get(name).is_some_and(|place| !place.holders.is_empty());
-        if names.into_iter().any(taken) { Loss::Taken } else { Loss::Deleted }
+        match grant {
+            Some(grant) => Renewed::Until(grant.valid_until),
+            None if ticket.names.into_iter().any(taken) => Renewed::Lost(Loss::Taken),
+            None => Renewed::Lost(Loss::Deleted),
+        }
     }
 
     pub(super) fn busy(&self, names: &Names, now: Deadline) -> Busy {
@@ -414,8 +439,8 @@ impl State {
             waiters: waiters
                 .filter_map(|arrival| self.line.get(arrival))
                 .map(|entry| Waiter {
-                    owner: entry.ticket.token.owner(),
-                    share: entry.ticket.share,
+                    owner: entry.claim.ticket.token.owner(),
+                    share: entry.claim.ticket.share,
                     waiting_for: Some(now.since(entry.since)),
                 })
                 .collect(),

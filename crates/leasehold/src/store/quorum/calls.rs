@@ -2,9 +2,9 @@
 //! majority of them is free, to ask again is in vain.
 
 use super::round::Place;
-use crate::store::bells::{Bells, Waiting};
+use crate::store::waiters::{Waiters, Waiting};
 
-pub(super) type Calls = Bells<News>;
+pub(super) type Calls = Waiters<News>;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct News {

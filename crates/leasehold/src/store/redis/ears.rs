@@ -6,7 +6,7 @@ use super::cells::CHANGED;
 use super::left::Left;
 use super::reply::{fence_read, text};
 use crate::fence::Fence;
-use crate::store::bells::Bells;
+use crate::store::waiters::Waiters;
 use crate::store::watchers::Watchers;
 use crate::store::{Notice, Notices};
 use crate::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Pushed {
 /// Those who wait for something to be said.
 #[derive(Debug, Clone)]
 pub(super) struct Ears {
-    pub(super) bells: Arc<Bells<Option<Pushed>>>,
+    pub(super) bells: Arc<Waiters<Option<Pushed>>>,
     pub(super) left: Arc<Left>,
     pub(super) watchers: Arc<Watchers>,
     pub(super) notices: Arc<Notices>,

@@ -10,7 +10,7 @@ use crate::clock::Deadline;
 use crate::name::Name;
 use crate::store::file::liveness::ClientId;
 use crate::store::file::rows::{HolderRow, WaiterRow, deadline, is_several, parse_name, parse_token, select};
-use crate::store::held::Held;
+use crate::store::sharing::Occupancy;
 use crate::token::Token;
 
 /// The columns that [`read_held`] reads.
@@ -23,7 +23,7 @@ macro_rules! held_columns {
 /// What most decisions about a name need.
 #[derive(Debug)]
 pub(super) struct NameSummary {
-    pub(super) held: Held,
+    pub(super) held: Occupancy,
     /// When the first of the holders expires.
     pub(super) first_expiry: Deadline,
     pub(super) queue_is_empty: bool,
@@ -52,7 +52,7 @@ impl Txn<'_> {
 
     /// The part of [`summary`](Self::summary) that a grant needs: it does not read the waiters, and
     /// is a third faster.
-    pub(super) fn held(&self, name: &Name) -> TxnResult<Held> {
+    pub(super) fn held(&self, name: &Name) -> TxnResult<Occupancy> {
         let mut select = self.sql(concat!("SELECT ", held_columns!(), " FROM holding WHERE name = ?1"))?;
         Ok(select.query_row([name.as_str()], read_held)?)
     }
@@ -203,12 +203,12 @@ impl Txn<'_> {
     }
 }
 
-fn read_held(row: &Row<'_>) -> rusqlite::Result<Held> {
+fn read_held(row: &Row<'_>) -> rusqlite::Result<Occupancy> {
     let sum = |column: usize| -> rusqlite::Result<u64> {
         Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
     };
     let count = |column: usize| -> rusqlite::Result<usize> {
         Ok(usize::try_from(sum(column)?).unwrap_or(usize::MAX))
     };
-    Ok(Held { exclusive: count(0)?, shared: count(1)?, permits: sum(2)? })
+    Ok(Occupancy { exclusive: count(0)?, shared: count(1)?, permits: sum(2)? })
 }

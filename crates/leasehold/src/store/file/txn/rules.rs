@@ -21,7 +21,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::file::liveness::ClientId;
 use crate::store::file::rows::{HolderRow, WaiterRow, WaiterUpdate, parse_token};
-use crate::store::held::Held;
+use crate::store::sharing::Occupancy;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
@@ -59,7 +59,7 @@ impl Txn<'_> {
         let (mut is_free, mut is_held) = (true, false);
         for name in names {
             let summary = self.refresh(name)?;
-            is_held |= summary.held != Held::default();
+            is_held |= summary.held != Occupancy::default();
             is_free &= summary.queue_is_empty && summary.held.admits(*share);
         }
         if (is_held || !is_free)
@@ -348,7 +348,7 @@ impl Txn<'_> {
     /// Why a claim over these names is no longer held.
     fn loss(&mut self, names: &Names) -> TxnResult<Loss> {
         for name in names {
-            if self.refresh(name)?.held != Held::default() {
+            if self.refresh(name)?.held != Occupancy::default() {
                 return Ok(Loss::Taken);
             }
         }

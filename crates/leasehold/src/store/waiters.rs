@@ -1,4 +1,4 @@
-//! A bell for each claim of this process that waits, rung by whoever hears news of it.
+//! The claims of this process that wait, each with a wake-up and the news that it is woken for.
 
 use std::collections::HashMap;
 
@@ -9,58 +9,58 @@ use crate::token::Token;
 
 /// The waiters of this process, each with the news for it.
 #[derive(Debug)]
-pub(crate) struct Bells<T> {
-    waiting: Mutex<HashMap<Token, Arc<Bell<T>>>>,
+pub(crate) struct Waiters<T> {
+    waiting: Mutex<HashMap<Token, Arc<Waiter<T>>>>,
 }
 
-impl<T> Default for Bells<T> {
+impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Bells { waiting: Mutex::default() }
+        Waiters { waiting: Mutex::default() }
     }
 }
 
 #[derive(Debug, Default)]
-struct Bell<T> {
+struct Waiter<T> {
     news: Mutex<T>,
-    rung: Notify,
+    wake_up: Notify,
 }
 
-/// A waiter's own bell; gone when it stops waiting.
+/// A claim in the list of waiters, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a, T> {
-    bells: &'a Bells<T>,
+    waiters: &'a Waiters<T>,
     token: &'a Token,
-    bell: Arc<Bell<T>>,
+    waiter: Arc<Waiter<T>>,
 }
 
-impl<T> Bells<T> {
+impl<T> Waiters<T> {
     pub(crate) fn hang<'a>(&'a self, token: &'a Token) -> Waiting<'a, T>
     where
         T: Default,
     {
-        let bell: Arc<Bell<T>> = Arc::default();
-        lock(&self.waiting).insert(token.clone(), bell.clone());
-        Waiting { bells: self, token, bell }
+        let waiter: Arc<Waiter<T>> = Arc::default();
+        lock(&self.waiting).insert(token.clone(), waiter.clone());
+        Waiting { waiters: self, token, waiter }
     }
 
     /// Adds to the news of a waiter and wakes it. Returns false if no claim with this token waits.
     pub(crate) fn tell(&self, token: &str, add: impl FnOnce(&mut T)) -> bool {
         let Ok(token) = Token::parse(token) else { return false };
-        let Some(bell) = lock(&self.waiting).get(&token).cloned() else { return false };
-        add(&mut lock(&bell.news));
-        bell.rung.notify_one();
+        let Some(waiter) = lock(&self.waiting).get(&token).cloned() else { return false };
+        add(&mut lock(&waiter.news));
+        waiter.wake_up.notify_one();
         true
     }
 
     /// Wakes every waiter. Only the file store needs it: it learns of a change without learning whose.
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn ring_all(&self) {
-        let bells: Vec<Arc<Bell<T>>> = lock(&self.waiting).values().cloned().collect();
-        bells.iter().for_each(|bell| bell.rung.notify_one());
+        let waiters: Vec<Arc<Waiter<T>>> = lock(&self.waiting).values().cloned().collect();
+        waiters.iter().for_each(|waiter| waiter.wake_up.notify_one());
     }
 }
 
-impl<T> Bells<Option<T>> {
+impl<T> Waiters<Option<T>> {
     /// Wakes a waiter, with news that replace what it has not read yet. Returns false if no claim with this token waits.
     pub(crate) fn ring(&self, token: &str, news: Option<T>) -> bool {
         self.tell(token, |last| {
@@ -72,20 +72,20 @@ impl<T> Bells<Option<T>> {
 }
 
 impl<T> Waiting<'_, T> {
-    /// Ends at the next ring, with what `read` returns.
+    /// Ends at the next wake-up, with what `read` returns.
     pub(crate) async fn told<R>(&self, read: impl FnOnce(&mut T) -> R) -> R {
-        self.bell.rung.notified().await;
+        self.waiter.wake_up.notified().await;
         self.read(read)
     }
 
     /// Reads or changes the news without waiting.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&mut T) -> R) -> R {
-        read(&mut lock(&self.bell.news))
+        read(&mut lock(&self.waiter.news))
     }
 }
 
 impl<T> Waiting<'_, Option<T>> {
-    /// Ends at the next ring, with what it was rung for, if that was said.
+    /// Ends at the next wake-up, with its news if there are any.
     pub(crate) async fn rung(&self) -> Option<T> {
         self.told(Option::take).await
     }
@@ -93,9 +93,9 @@ impl<T> Waiting<'_, Option<T>> {
 
 impl<T> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
-        let mut waiting = lock(&self.bells.waiting);
+        let mut waiting = lock(&self.waiters.waiting);
         // The same token may have been asked for again.
-        if waiting.get(self.token).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
+        if waiting.get(self.token).is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
             waiting.remove(self.token);
         }
     }

@@ -1,17 +1,17 @@
-//! What the holders of a name have between them, and who fits beside them: the one rule of sharing, for every store that
+//! The one rule of sharing: whether a claim fits beside the holders of a name. For every store that
 //! decides in this process.
 
 use crate::claim::Share;
 
-/// What the holders of a name have between them.
+/// The shares of all holders of a name, added up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct Occupancy {
     pub(crate) exclusive: usize,
     pub(crate) shared: usize,
     pub(crate) permits: u64,
 }
 
-impl Held {
+impl Occupancy {
     pub(crate) fn add(&mut self, share: Share) {
         match share {
             Share::Exclusive => self.exclusive += 1,
@@ -29,7 +29,7 @@ impl Held {
     }
 
     pub(crate) fn admits(self, share: Share) -> bool {
-        let Held { exclusive, shared, permits: used } = self;
+        let Occupancy { exclusive, shared, permits: used } = self;
         match share {
             Share::Exclusive => exclusive == 0 && shared == 0 && used == 0,
             Share::Shared => exclusive == 0 && used == 0,
