@@ -5,12 +5,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Trial;
-use super::hand::ok;
-use crate::cells::store::{Changed, Key, Kind, Put, When, Write, Written};
+use super::retrying_client::{RetryingClient, ok};
+use crate::cells::store::{CellStore, Changed, Kept, Key, Kind, Put, When, Write, Written};
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::store::{Capabilities, Store};
-use crate::sync::Arc;
+use crate::store::Capabilities;
 use crate::ttl::Ttl;
 
 cases! {
@@ -35,22 +34,28 @@ pub(super) fn has_cells(can: &Capabilities) -> bool {
     can.cells
 }
 
-/// One client's way to the values.
+/// A client of one value or rate limit.
 #[derive(Clone)]
-struct Pen {
-    store: Arc<dyn Store>,
-    key: Key,
-    ttl: Duration,
+pub(super) struct ValueClient {
+    pub(super) client: RetryingClient,
+    pub(super) key: Key,
+    pub(super) ttl: Duration,
 }
 
-impl Pen {
-    async fn new(t: &Trial<'_>, kind: Kind) -> Self {
-        let hand = t.hand().await;
-        Pen { key: Key::new(kind, hand.name("x")), store: hand.store, ttl: t.subject.ttl() }
+impl ValueClient {
+    pub(super) async fn several<const N: usize>(t: &Trial<'_>, kind: Kind) -> [Self; N] {
+        let ttl = t.subject.ttl();
+        let clients = t.clients().await;
+        clients.map(|client| ValueClient { key: Key::new(kind, client.name("x")), client, ttl })
     }
 
-    fn cells(&self) -> &dyn crate::cells::store::CellStore {
-        self.store.cells().unwrap_or_else(|| panic!("it says that it keeps values"))
+    pub(super) fn cells(&self) -> &dyn CellStore {
+        self.client.store.cells().unwrap_or_else(|| panic!("it says that it keeps values"))
+    }
+
+    /// The value, which is there, with its end.
+    async fn kept(&self) -> Kept {
+        ok(self.cells().read(&self.key).await).unwrap_or_else(|| panic!("it has just been written"))
     }
 
     async fn value(&self) -> Option<Vec<u8>> {
@@ -73,7 +78,7 @@ impl Pen {
 }
 
 async fn a_value_is_what_was_written_last(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     assert_eq!(b.value().await, None);
     let bytes: Vec<u8> = (0..=255).collect();
     for value in [&b"one"[..], b"", &bytes, b"two\nlines"] {
@@ -81,13 +86,12 @@ async fn a_value_is_what_was_written_last(t: &Trial<'_>) {
         assert_eq!(b.value().await.as_deref(), Some(value), "byte by byte");
     }
     // Another kind of the same name is another value, and so is a lock.
-    let other = Pen::new(t, Kind::Latch).await;
+    let [other] = ValueClient::several(t, Kind::Latch).await;
     assert_eq!(other.value().await, None);
-    let hand = t.hand().await;
-    let mut ticket = hand.exclusive("x");
-    hand.take(&mut ticket).await;
+    let client = t.client().await;
+    let ticket = client.hold(&["x"], crate::Share::Exclusive).await;
     assert_eq!(b.value().await.as_deref(), Some(&b"two\nlines"[..]));
-    hand.release(&ticket).await;
+    client.release(&ticket).await;
     a.remove().await;
     assert_eq!(
         a.write(When::Always, None).await,
@@ -97,7 +101,7 @@ async fn a_value_is_what_was_written_last(t: &Trial<'_>) {
 }
 
 async fn a_condition_that_does_not_hold_changes_nothing(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     assert_eq!(a.write(When::Is(b"old".to_vec()), Some(b"new")).await, Written::Not, "there is none");
     assert_eq!(a.write(When::Is(Vec::new()), Some(b"new")).await, Written::Not, "none is not an empty one");
     assert_eq!(a.write(When::Absent, Some(b"")).await, Written::Written);
@@ -111,7 +115,7 @@ async fn a_condition_that_does_not_hold_changes_nothing(t: &Trial<'_>) {
 }
 
 async fn of_many_who_write_where_nothing_is_one_does(t: &Trial<'_>) {
-    let pens = join_all((0..8).map(|_| Pen::new(t, Kind::Cell))).await;
+    let pens: [_; 8] = ValueClient::several(t, Kind::Cell).await;
     let written = join_all(pens.iter().enumerate().map(|(number, pen)| async move {
         let value = number.to_string();
         (value.clone(), pen.write(When::Absent, Some(value.as_bytes())).await)
@@ -124,7 +128,7 @@ async fn of_many_who_write_where_nothing_is_one_does(t: &Trial<'_>) {
 }
 
 async fn of_many_who_replace_the_same_value_one_does(t: &Trial<'_>) {
-    let pens = join_all((0..8).map(|_| Pen::new(t, Kind::Cell))).await;
+    let pens: [_; 8] = ValueClient::several(t, Kind::Cell).await;
     pens[0].write(When::Always, Some(b"old")).await;
     let written = join_all(pens.iter().map(|pen| pen.write(When::Is(b"old".to_vec()), Some(b"new")))).await;
     let won = written.iter().filter(|written| **written == Written::Written).count();
@@ -133,29 +137,29 @@ async fn of_many_who_replace_the_same_value_one_does(t: &Trial<'_>) {
 }
 
 async fn a_value_ends_with_its_time_and_not_before(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
-    let start = a.store.clock().now();
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
+    let start = a.client.now();
     a.write_for(When::Always, Some(b"short"), Some(a.ttl)).await;
-    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    let kept = b.kept().await;
     let left = kept.remaining.unwrap_or_else(|| panic!("it has an end"));
     assert!(left <= a.ttl && left > a.ttl / 2, "{left:?} of {:?}", a.ttl);
     while b.value().await.is_some() {
-        b.store.clock().sleep_until(b.store.clock().now().plus(a.ttl / 20)).await;
+        b.client.sleep(a.ttl / 20).await;
     }
-    let lasted = b.store.clock().now().since(start);
+    let lasted = b.client.now().since(start);
     // A store counts in its own time, in ms.
     assert!(lasted + Duration::from_millis(2) >= a.ttl, "{lasted:?} of {:?}", a.ttl);
     assert_eq!(b.write(When::Absent, Some(b"next")).await, Written::Written, "what has ended is not there");
     // Written again without an end, it has none.
     a.write_for(When::Always, Some(b"short"), Some(a.ttl)).await;
     a.write(When::Always, Some(b"long")).await;
-    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    let kept = b.kept().await;
     assert_eq!(kept.remaining, None);
     a.remove().await;
 }
 
 async fn what_is_added_by_many_adds_up(t: &Trial<'_>) {
-    let pens = join_all((0..4).map(|_| Pen::new(t, Kind::Counter))).await;
+    let pens: [_; 4] = ValueClient::several(t, Kind::Counter).await;
     let sums = join_all(pens.iter().map(|pen| async move {
         let mut sums = Vec::new();
         for by in [1, 10, -3, 0, 2] {
@@ -170,28 +174,28 @@ async fn what_is_added_by_many_adds_up(t: &Trial<'_>) {
 }
 
 async fn a_number_keeps_the_end_it_was_made_with(t: &Trial<'_>) {
-    let pen = Pen::new(t, Kind::Counter).await;
+    let [pen] = ValueClient::several(t, Kind::Counter).await;
     let ttl = ok(Ttl::new(pen.ttl));
     assert_eq!(ok(pen.cells().add(&pen.key, 1, Some(ttl)).await), 1);
-    let start = pen.store.clock().now();
+    let start = pen.client.now();
     let mut last = 1;
     // Added to all the time, it ends all the same.
-    while last != 1 || pen.store.clock().now().since(start) < pen.ttl / 2 {
-        pen.store.clock().sleep_until(pen.store.clock().now().plus(pen.ttl / 20)).await;
+    while last != 1 || pen.client.now().since(start) < pen.ttl / 2 {
+        pen.client.sleep(pen.ttl / 20).await;
         let sum = ok(pen.cells().add(&pen.key, 1, Some(ttl)).await);
         assert!(sum == last + 1 || sum == 1, "{sum} after {last}");
         last = sum;
-        assert!(pen.store.clock().now().since(start) < pen.ttl * 3, "it never ends");
+        assert!(pen.client.now().since(start) < pen.ttl * 3, "it never ends");
     }
     pen.remove().await;
     assert_eq!(ok(pen.cells().add(&pen.key, 5, None).await), 5);
-    let kept = ok(pen.cells().read(&pen.key).await).unwrap_or_else(|| panic!("it has just been made"));
+    let kept = pen.kept().await;
     assert_eq!(kept.remaining, None);
     pen.remove().await;
 }
 
 async fn a_sum_that_does_not_fit_is_refused(t: &Trial<'_>) {
-    let pen = Pen::new(t, Kind::Counter).await;
+    let [pen] = ValueClient::several(t, Kind::Counter).await;
     let refused = async |by| match pen.cells().add(&pen.key, by, None).await {
         Err(Error::Refused { why, .. }) => why,
         other => panic!("{other:?}"),
@@ -216,7 +220,7 @@ fn stale(by: u64) -> Written {
 }
 
 async fn an_older_fence_does_not_write(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     let under = |number| fenced(number, a.ttl);
     assert_eq!(a.write(under(5), Some(b"five")).await, Written::Written);
     assert_eq!(b.write(under(7), Some(b"seven")).await, Written::Written);
@@ -242,7 +246,7 @@ async fn an_older_fence_does_not_write(t: &Trial<'_>) {
 }
 
 async fn of_many_who_write_under_fences_the_highest_stays(t: &Trial<'_>) {
-    let pens = join_all((1..=8).map(|_| Pen::new(t, Kind::Cell))).await;
+    let pens: [_; 8] = ValueClient::several(t, Kind::Cell).await;
     let written = join_all(pens.iter().zip(1..).map(|(pen, number)| async move {
         // Some come later, so that each order is seen now and then.
         for _ in 0..(number * 7) % 5 {
@@ -258,19 +262,18 @@ async fn of_many_who_write_under_fences_the_highest_stays(t: &Trial<'_>) {
 }
 
 async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
-    let clock = a.store.clock();
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     let (short, long) = (a.ttl / 5, a.ttl);
     let (tries, pause) = (200, a.ttl / 20);
     // By its own time, by one who has the fence, and by one who has none: in each way the value goes, and the fence stays.
     for end in 0..3 {
         let ttl = (end == 0).then_some(short);
-        let start = clock.now();
+        let start = a.client.now();
         assert_eq!(a.write_for(fenced(9, long), Some(b"nine"), ttl).await, Written::Written);
         match end {
             0 => {
                 while b.value().await.is_some() {
-                    clock.sleep_until(clock.now().plus(pause / 2)).await;
+                    a.client.sleep(pause / 2).await;
                 }
             }
             1 => drop(a.write(fenced(9, long), None).await),
@@ -282,20 +285,20 @@ async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) 
             refused += 1;
             assert!(refused < tries, "it is remembered for ever");
             assert_eq!(b.value().await, None);
-            clock.sleep_until(clock.now().plus(pause)).await;
+            a.client.sleep(pause).await;
         }
         assert!(refused > 0, "the value has gone, and its fence with it");
         let least = long + ttl.unwrap_or_default();
-        let lasted = clock.now().since(start);
+        let lasted = a.client.now().since(start);
         assert!(lasted + Duration::from_millis(2) >= least, "{lasted:?} of {least:?}");
         // Remembered for next to nothing, it makes room.
         b.remove().await;
-        clock.sleep_until(clock.now().plus(pause)).await;
+        a.client.sleep(pause).await;
     }
 }
 
 async fn a_change_is_of_what_was_looked_at_or_none(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     let put = |value: Option<&[u8]>| Some(Put { value: value.map(<[u8]>::to_vec), ttl: None });
     let change = async |seen: Option<&[u8]>, next: Option<Put>| {
         let mut looks = 0;
@@ -319,7 +322,7 @@ async fn a_change_is_of_what_was_looked_at_or_none(t: &Trial<'_>) {
     // Its end comes with it.
     let short = Some(Put { value: Some(b"short".to_vec()), ttl: Some(ok(Ttl::new(a.ttl))) });
     assert_eq!(change(None, short).await, Changed::Written);
-    let kept = ok(b.cells().read(&b.key).await).unwrap_or_else(|| panic!("it has just been written"));
+    let kept = b.kept().await;
     assert!(kept.remaining.is_some_and(|left| left <= a.ttl));
     // What a fence has written is remembered through it.
     a.write(fenced(9, a.ttl), Some(b"nine")).await;
@@ -329,7 +332,7 @@ async fn a_change_is_of_what_was_looked_at_or_none(t: &Trial<'_>) {
 }
 
 async fn what_many_change_by_looking_adds_up(t: &Trial<'_>) {
-    let pens = join_all((0..4).map(|_| Pen::new(t, Kind::Cell))).await;
+    let pens: [_; 4] = ValueClient::several(t, Kind::Cell).await;
     join_all(pens.iter().map(|pen| async move {
         let mut left = 10;
         while left > 0 {
@@ -355,7 +358,7 @@ fn odd() -> Error {
 }
 
 async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     // Made, changed, removed; each with two who watch, one of them at the writer's own side.
     let (one, two) = (Some(&b"one"[..]), Some(&b"two"[..]));
     let steps = [(None, one), (one, two), (two, None)];
@@ -367,9 +370,9 @@ async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
                 tokio::spawn(async move {
                     // A watch may end for nothing; whoever watches looks.
                     while pen.value().await == known {
-                        let until = pen.store.clock().now().plus(pen.ttl * 10);
+                        let until = pen.client.now().plus(pen.ttl * 10);
                         ok(pen.cells().changed(&pen.key, known.as_deref(), until).await);
-                        assert!(pen.store.clock().now() < until, "nobody heard of it");
+                        assert!(pen.client.now() < until, "nobody heard of it");
                     }
                 })
             })
@@ -383,21 +386,21 @@ async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
 }
 
 async fn a_watch_sees_what_changed_before_it_began(t: &Trial<'_>) {
-    let (a, b) = (Pen::new(t, Kind::Cell).await, Pen::new(t, Kind::Cell).await);
+    let [a, b] = ValueClient::several(t, Kind::Cell).await;
     a.write(When::Always, Some(b"new")).await;
-    let until = b.store.clock().now().plus(b.ttl * 10);
+    let until = b.client.now().plus(b.ttl * 10);
     ok(b.cells().changed(&b.key, None, until).await);
     ok(b.cells().changed(&b.key, Some(b"old"), until).await);
-    assert!(b.store.clock().now() < until, "there was nothing to wait for");
+    assert!(b.client.now() < until, "there was nothing to wait for");
     // And one that does not change ends when it was said to.
-    let until = b.store.clock().now().plus(b.ttl / 10);
+    let until = b.client.now().plus(b.ttl / 10);
     ok(b.cells().changed(&b.key, Some(b"new"), until).await);
-    assert!(b.store.clock().now() >= until, "nothing has changed");
+    assert!(b.client.now() >= until, "nothing has changed");
     // What ends by itself is a change too.
     a.write_for(When::Always, Some(b"short"), Some(a.ttl / 5)).await;
-    let until = b.store.clock().now().plus(b.ttl * 10);
+    let until = b.client.now().plus(b.ttl * 10);
     while b.value().await.is_some() {
         ok(b.cells().changed(&b.key, Some(b"short"), until).await);
-        assert!(b.store.clock().now() < until, "it has ended, and nobody said so");
+        assert!(b.client.now() < until, "it has ended, and nobody said so");
     }
 }

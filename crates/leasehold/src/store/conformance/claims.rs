@@ -1,8 +1,8 @@
 //! One claim and its life: granted with an expiry, renewed, released, evicted, expired.
 
-use super::hand::{Hand, ok};
+use super::retrying_client::{RetryingClient, ok};
 use super::{Trial, always};
-use crate::claim::{Acquired, Claim, Grant, Renewed, Ticket, Wait};
+use crate::claim::{Acquired, Claim, Grant, Renewed, Share, Ticket, Wait};
 use crate::event::Loss;
 
 cases! {
@@ -30,22 +30,19 @@ cases! {
 }
 
 async fn a_grant_has_an_expiry_from_its_first_moment(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut first = a.exclusive("x");
-    a.take(&mut first).await;
+    let [a, b] = t.clients().await;
+    a.hold(&["x"], Share::Exclusive).await;
     let status = b.inspect("x").await.unwrap_or_else(|| panic!("a held name is shown"));
     assert_eq!(status.holders.len(), 1);
     assert!(status.holders[0].remaining <= a.ttl.as_duration(), "{status:?}");
     // Its holder is never heard of again.
-    b.take(&mut b.exclusive("x")).await;
+    b.hold(&["x"], Share::Exclusive).await;
 }
 
 async fn a_foreign_release_or_renewal_changes_nothing(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    let grant = a.take(&mut mine).await;
-    let mut foreign = b.exclusive("x");
-    foreign.fence = Some(grant.fence);
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
+    let foreign = Ticket { fence: mine.fence, ..b.exclusive("x") };
     assert!(b.holds_nothing(&foreign).await);
     assert_eq!(b.renew(&foreign).await, Renewed::Lost(Loss::Taken));
     assert!(b.is_refused(&b.exclusive("x")).await);
@@ -55,11 +52,9 @@ async fn a_foreign_release_or_renewal_changes_nothing(t: &Trial<'_>) {
 }
 
 async fn a_late_release_does_not_touch_the_next_holder(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut expired = a.exclusive("x");
-    a.take(&mut expired).await;
-    let mut next = b.exclusive("x");
-    b.take(&mut next).await;
+    let [a, b] = t.clients().await;
+    let expired = a.hold(&["x"], Share::Exclusive).await;
+    let next = b.hold(&["x"], Share::Exclusive).await;
     assert!(a.holds_nothing(&expired).await);
     assert_eq!(a.renew(&expired).await, Renewed::Lost(Loss::Taken));
     assert!(a.is_refused(&a.exclusive("x")).await);
@@ -67,30 +62,27 @@ async fn a_late_release_does_not_touch_the_next_holder(t: &Trial<'_>) {
 }
 
 async fn a_renewal_proves_token_and_fence(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mut mine = a.exclusive("x");
     let grant = a.take(&mut mine).await;
-    let mut wrong = mine.clone();
-    wrong.fence = Some(ok(grant.fence.plus(1)));
+    let wrong = Ticket { fence: Some(ok(grant.fence.plus(1))), ..mine.clone() };
     assert!(matches!(a.renew(&wrong).await, Renewed::Lost(_)));
     assert!(matches!(a.renew(&mine).await, Renewed::Until(_)));
 }
 
 async fn a_renewal_never_makes_a_claim_again(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let evicted = b.evict("x").await;
     assert!(evicted.holders.len() <= 1);
     assert_eq!(a.renew(&mine).await, Renewed::Lost(Loss::Deleted));
     assert!(b.inspect("x").await.is_none());
-    b.take(&mut b.exclusive("x")).await;
+    b.hold(&["x"], Share::Exclusive).await;
 }
 
 async fn a_token_at_another_name_holds_nothing(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let elsewhere = Ticket { names: a.name("y").into(), fence: None, ..mine.clone() };
     assert_eq!(a.renew(&elsewhere).await, Renewed::Lost(Loss::Deleted));
     assert!(a.holds_nothing(&elsewhere).await);
@@ -99,15 +91,15 @@ async fn a_token_at_another_name_holds_nothing(t: &Trial<'_>) {
 }
 
 /// Takes a name for longer than this client lives.
-async fn take_detached(hand: &Hand, ticket: &Ticket) -> Grant {
-    let claim = Claim { detached: true, ..hand.claim(ticket, Wait::Never) };
-    let Acquired::Granted(grant) = hand.acquire(&claim).await else { panic!("a free name is granted") };
-    hand.quiet().await;
+async fn take_detached(client: &RetryingClient, ticket: &Ticket) -> Grant {
+    let claim = Claim { detached: true, ..client.claim(ticket, Wait::Never) };
+    let Acquired::Granted(grant) = client.acquire(&claim).await else { panic!("a free name is granted") };
+    client.quiet().await;
     grant
 }
 
 async fn a_detached_claim_is_renewed_and_released_by_whoever_has_its_token(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     let mine = a.exclusive("x");
     let first = take_detached(&a, &mine).await.valid_until;
     drop(a);
@@ -124,21 +116,18 @@ async fn a_detached_claim_is_renewed_and_released_by_whoever_has_its_token(t: &T
 }
 
 async fn a_detached_claim_outlives_its_client_and_not_its_ttl(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     let grant = take_detached(&a, &a.exclusive("x")).await;
     drop(a);
     let by = b.after(b.ttl.as_duration() + b.late_window() * 2 + t.subject.ttl() / 3);
-    let margin = b.ttl.drift() + b.late_window() * 2;
-    b.store.clock().sleep_until(grant.valid_until.minus(margin)).await;
-    assert!(b.is_refused(&b.exclusive("x")).await || b.now() > grant.valid_until, "gone with its client");
-    b.take(&mut b.exclusive("x")).await;
+    assert!(b.is_refused_until(grant.valid_until, "x").await, "gone with its client");
+    b.hold(&["x"], Share::Exclusive).await;
     assert!(b.now() <= by, "a detached claim kept its name for longer than its TTL");
 }
 
 async fn a_held_claim_is_detached_for_as_long_as_is_said_from_then(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let (mut sooner, mut later) = (a.exclusive("sooner"), a.exclusive("later"));
-    a.take(&mut sooner).await;
+    let [a, b] = t.clients().await;
+    let (sooner, mut later) = (a.hold(&["sooner"], Share::Exclusive).await, a.exclusive("later"));
     let kept = a.take(&mut later).await.valid_until;
     let (half, longer) = (t.subject.ttl() / 2, t.subject.ttl() * 2);
     let Renewed::Until(until) = a.detach(&later, longer).await else { panic!("held, and not detached") };
@@ -147,10 +136,8 @@ async fn a_held_claim_is_detached_for_as_long_as_is_said_from_then(t: &Trial<'_>
     assert!(until <= a.after(half), "believed for longer than it was detached for");
     let by = b.after(half + b.late_window() * 2 + t.subject.ttl() / 3);
     drop(a);
-    let margin = b.ttl.drift() + b.late_window() * 2;
-    b.store.clock().sleep_until(until.minus(margin)).await;
-    assert!(b.is_refused(&b.exclusive("sooner")).await || b.now() > until, "gone with its client");
-    b.take(&mut b.exclusive("sooner")).await;
+    assert!(b.is_refused_until(until, "sooner").await, "gone with its client");
+    b.hold(&["sooner"], Share::Exclusive).await;
     assert!(b.now() <= by, "it has the end that it had before");
     b.store.clock().sleep_until(kept.plus(b.ttl.drift() * 2)).await;
     assert!(b.is_refused(&b.exclusive("later")).await, "gone with its client, or with its first TTL");
@@ -158,7 +145,7 @@ async fn a_held_claim_is_detached_for_as_long_as_is_said_from_then(t: &Trial<'_>
 }
 
 async fn a_detach_proves_token_and_fence_and_makes_nothing_again(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     let mut mine = a.exclusive("x");
     let grant = a.take(&mut mine).await;
     let ttl = t.subject.ttl() / 2;
@@ -179,29 +166,22 @@ async fn a_detach_proves_token_and_fence_and_makes_nothing_again(t: &Trial<'_>) 
 }
 
 async fn a_late_duplicate_of_a_detach_takes_nothing_away(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let short = t.subject.ttl() / 4;
     a.detach(&mine, short).await;
     let Renewed::Until(extended) = b.renew(&mine).await else { panic!("held, and not extended") };
     a.detach(&mine, short).await;
-    let margin = b.ttl.drift() + b.late_window() * 2;
-    b.store.clock().sleep_until(extended.minus(margin)).await;
-    assert!(
-        b.is_refused(&b.exclusive("x")).await || b.now() > extended,
-        "shortened under whoever had extended it"
-    );
+    assert!(b.is_refused_until(extended, "x").await, "shortened under the client that had extended it");
     // The same for one that was taken as such.
     let taken = a.exclusive("y");
     let until = take_detached(&a, &taken).await.valid_until;
     a.detach(&taken, short).await;
-    b.store.clock().sleep_until(until.minus(margin)).await;
-    assert!(b.is_refused(&b.exclusive("y")).await || b.now() > until, "shortened a detached claim");
+    assert!(b.is_refused_until(until, "y").await, "shortened a detached claim");
 }
 
 async fn any_fence_of_a_block_detaches_and_is_then_the_only_one(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mut mine = a.exclusive("x");
     let claim = Claim { fences: 16, ..a.claim(&mine, Wait::Never) };
     let Acquired::Granted(grant) = a.acquire(&claim).await else { panic!("a free name is granted") };
@@ -221,9 +201,8 @@ async fn any_fence_of_a_block_detaches_and_is_then_the_only_one(t: &Trial<'_>) {
 }
 
 async fn a_dead_holder_is_free_within_its_ttl(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut dead = a.exclusive("x");
-    a.take(&mut dead).await;
+    let [a, b] = t.clients().await;
+    a.hold(&["x"], Share::Exclusive).await;
     let by = b.after(a.ttl.as_duration() + a.late_window() * 2 + t.subject.ttl() / 3);
     let waiting = b.queue(b.exclusive("x")).await;
     b.got(waiting).await;
@@ -231,7 +210,7 @@ async fn a_dead_holder_is_free_within_its_ttl(t: &Trial<'_>) {
 }
 
 async fn the_store_excludes_for_as_long_as_the_holder_may_believe(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     let mut mine = a.exclusive("x");
     let sent = a.now();
     let claim = a.claim(&mine, Wait::Never);
@@ -252,29 +231,23 @@ async fn the_store_excludes_for_as_long_as_the_holder_may_believe(t: &Trial<'_>)
 }
 
 async fn a_renewal_moves_the_deadline_and_never_shortens_it(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mut mine = a.exclusive("x");
     let granted = a.take(&mut mine).await.valid_until;
     a.sleep(t.subject.ttl() / 10).await;
     let Renewed::Until(renewed) = a.renew(&mine).await else { panic!("held, and not renewed") };
     assert!(renewed > granted, "a renewal moved nothing");
-    let short = Hand::new(a.store.clone(), t.subject.ttl() / 4, t.prefix.clone());
+    let short = RetryingClient::new(a.store.clone(), t.subject.ttl() / 4, t.prefix.clone());
     let Renewed::Until(still) = short.renew(&mine).await else { panic!("held, and not renewed") };
-    let margin = a.ttl.drift();
-    a.store.clock().sleep_until(renewed.minus(margin + a.late_window() * 2)).await;
-    assert!(
-        a.is_refused(&a.exclusive("x")).await || a.now() > renewed,
-        "a shorter renewal shortened the claim"
-    );
-    assert!(still <= renewed.plus(margin), "believed for longer than granted");
+    assert!(a.is_refused_until(renewed, "x").await, "a shorter renewal shortened the claim");
+    assert!(still <= renewed.plus(a.ttl.drift()), "believed for longer than granted");
 }
 
 async fn a_batch_is_answered_one_by_one_in_order(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mut tickets = Vec::new();
     for i in 0..7 {
-        let mut ticket = a.exclusive(&i.to_string());
-        a.take(&mut ticket).await;
+        let ticket = a.hold(&[&i.to_string()], Share::Exclusive).await;
         if i % 2 == 1 {
             a.release(&ticket).await;
         }
@@ -293,7 +266,7 @@ async fn a_batch_is_answered_one_by_one_in_order(t: &Trial<'_>) {
 }
 
 async fn a_repeated_acquire_gives_the_same_grant_rearmed(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     let mut mine = a.exclusive("x");
     let first = a.take(&mut mine).await;
     a.sleep(t.subject.ttl() / 2).await;
@@ -306,9 +279,8 @@ async fn a_repeated_acquire_gives_the_same_grant_rearmed(t: &Trial<'_>) {
 }
 
 async fn a_release_withdraws_a_waiter(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let theirs = b.exclusive("x");
     let waiting = b.queue(theirs.clone()).await;
     // The future is dropped, the place is not given up by that alone.
@@ -321,7 +293,7 @@ async fn a_release_withdraws_a_waiter(t: &Trial<'_>) {
 }
 
 async fn fences_rise_through_release_expiry_and_eviction(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mut last = 0;
     for how in ["release", "expire", "evict", "evict nobody", "release"] {
         let mut ticket = a.exclusive("x");
@@ -342,7 +314,7 @@ async fn fences_rise_through_release_expiry_and_eviction(t: &Trial<'_>) {
 }
 
 async fn a_block_of_fences_is_given_once(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mine = a.exclusive("x");
     let claim = Claim { fences: 16, ..a.claim(&mine, Wait::Never) };
     let Acquired::Granted(grant) = a.acquire(&claim).await else { panic!("a free name is granted") };
@@ -351,14 +323,13 @@ async fn a_block_of_fences_is_given_once(t: &Trial<'_>) {
     assert_eq!((again.fence, again.fences), (grant.fence, 16), "a repeat gave another block");
     a.quiet().await;
     a.release(&mine).await;
-    let next = a.take(&mut a.exclusive("x")).await;
-    assert!(next.fence.get() >= grant.fence.get() + 16, "two holders share a fence");
+    let next = a.hold(&["x"], Share::Exclusive).await;
+    assert!(next.fence >= Some(ok(grant.fence.plus(16))), "two holders share a fence");
 }
 
 async fn what_is_shown_has_labels_and_no_secrets(t: &Trial<'_>) {
-    let a = t.hand().await;
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let a = t.client().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let secret = mine.token.expose()[..32].to_owned();
     let shown = format!("{:?} {:?} {mine:?} {:?}", a.inspect("x").await, a.list(&t.prefix).await, a.store);
     assert!(shown.contains("conformance"), "the label is shown");

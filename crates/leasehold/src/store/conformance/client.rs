@@ -1,9 +1,8 @@
 //! The store under a whole client: leases that are renewed, lost, released, cancelled.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
-use super::hand::{Hand, ok};
+use super::retrying_client::{RetryingClient, ok};
 use super::{Trial, always};
 use crate::claim::Names;
 use crate::connect::Options;
@@ -11,7 +10,7 @@ use crate::error::Error;
 use crate::event::{Event, Loss};
 use crate::lease::Lease;
 use crate::locks::Locks;
-use crate::sync::Arc;
+use crate::sync::{self, Arc, Mutex};
 use crate::token::Token;
 
 cases! {
@@ -28,14 +27,14 @@ cases! {
 /// How long an event may take on a machine that is busy with other things.
 const EVENTS_WITHIN: Duration = Duration::from_secs(10);
 
-fn client(hand: &Hand) -> Locks {
-    ok(Options::default().ttl(hand.ttl.as_duration()).owner("client").over(hand.store.clone()))
+fn locks_over(client: &RetryingClient) -> Locks {
+    ok(Options::default().ttl(client.ttl.as_duration()).owner("client").over(client.store.clone()))
 }
 
-async fn lock(hand: &Hand, locks: &Locks, short: &str) -> Lease {
-    let mutex = locks.mutex(hand.name(short)).wait(hand.ttl.as_duration() * 4);
-    let lease = hand.insist(|| mutex.lock()).await;
-    hand.quiet().await;
+async fn lock(client: &RetryingClient, locks: &Locks, short: &str) -> Lease {
+    let mutex = locks.mutex(client.name(short)).wait(client.ttl.as_duration() * 4);
+    let lease = client.insist(|| mutex.lock()).await;
+    client.quiet().await;
     lease
 }
 
@@ -47,8 +46,8 @@ fn let_go(end: crate::Result<()>) {
 }
 
 async fn a_held_lease_outlives_its_ttl(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let locks = client(&a);
+    let [a, b] = t.clients().await;
+    let locks = locks_over(&a);
     let lease = lock(&a, &locks, "x").await;
     for _ in 0..6 {
         a.sleep(t.subject.ttl() / 2).await;
@@ -60,8 +59,8 @@ async fn a_held_lease_outlives_its_ttl(t: &Trial<'_>) {
 }
 
 async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline(t: &Trial<'_>) {
-    let a = t.hand().await;
-    let locks = client(&a);
+    let a = t.client().await;
+    let locks = locks_over(&a);
     let mutex = locks.mutex(a.name("x")).no_renewal();
     let lease = a.insist(|| mutex.lock()).await;
     let (deadline, proof) = (a.after(lease.remaining()), lease.proof());
@@ -72,12 +71,12 @@ async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline(t: &Trial<'_>) {
 }
 
 async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     let heard: Arc<Mutex<Vec<(Names, Loss)>>> = Arc::default();
     let notes = heard.clone();
     let options = Options::default().ttl(a.ttl.as_duration()).on_event(move |event| {
         if let Event::Lost { names, reason, .. } = event {
-            notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((names, reason));
+            sync::lock(&notes).push((names, reason));
         }
         async {}
     });
@@ -89,7 +88,7 @@ async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>
     assert!(b.now() <= by, "told later than a renewal interval (and its retries) allow");
     assert!(matches!(lease.release().await, Err(Error::Lost { reason: Loss::Deleted, .. })));
     // Events go out by themselves; and a second one would not be far.
-    let heard = || heard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+    let heard = || sync::lock(&heard).clone();
     let by = a.after(EVENTS_WITHIN);
     while heard().is_empty() && a.now() < by {
         a.sleep(Duration::from_millis(1)).await;
@@ -99,23 +98,17 @@ async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>
 }
 
 async fn work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t: &Trial<'_>) {
-    struct Dropped(Arc<Mutex<bool>>);
-    impl Drop for Dropped {
-        fn drop(&mut self) {
-            *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
-        }
-    }
-    let (a, b) = (t.hand().await, t.hand().await);
-    let locks = client(&a);
-    let cancelled: Arc<Mutex<bool>> = Arc::default();
-    let dropped = Dropped(cancelled.clone());
+    let [a, b] = t.clients().await;
+    let locks = locks_over(&a);
+    let work = Arc::new(());
+    let part_of_work = work.clone();
     let lease = lock(&a, &locks, "x").await;
     b.evict("x").await;
     let mut rolled_back = None;
     let end = lease
         .run_or_rollback(
             |_| async move {
-                let _dropped = dropped;
+                let _kept = part_of_work;
                 std::future::pending::<()>().await
             },
             |setback| {
@@ -126,12 +119,12 @@ async fn work_is_cancelled_and_rolled_back_when_its_lease_is_lost(t: &Trial<'_>)
         .await;
     assert!(matches!(end, Err(Error::Lost { reason: Loss::Deleted, .. })), "{end:?}");
     assert_eq!(rolled_back, Some((Loss::Deleted, None)));
-    assert!(*cancelled.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), "the work goes on");
+    assert_eq!(Arc::strong_count(&work), 1, "the work goes on");
 }
 
 async fn a_detached_lease_is_taken_up_by_another_client(t: &Trial<'_>) {
-    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
-    let (ours, theirs) = (client(&a), client(&b));
+    let [a, b, c] = t.clients().await;
+    let (ours, theirs) = (locks_over(&a), locks_over(&b));
     let mutex = ours.mutex(a.name("x"));
     let lease = a.insist(|| mutex.lock_detached()).await;
     a.quiet().await;
@@ -160,8 +153,8 @@ async fn a_detached_lease_is_taken_up_by_another_client(t: &Trial<'_>) {
 }
 
 async fn a_cancelled_wait_leaves_nothing_behind(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let (ours, theirs) = (client(&a), client(&b));
+    let [a, b] = t.clients().await;
+    let (ours, theirs) = (locks_over(&a), locks_over(&b));
     let lease = lock(&a, &ours, "x").await;
     let mutex = theirs.mutex(b.name("x"));
     match b.store.clock().until(b.after(t.subject.ttl() / 20), mutex.lock()).await {
@@ -178,23 +171,23 @@ async fn a_cancelled_wait_leaves_nothing_behind(t: &Trial<'_>) {
 }
 
 async fn tasks_of_two_clients_exclude_each_other(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
+    let [a, b] = t.clients().await;
     // What the lock protects: it takes note of fences, as a fenced resource does.
     let seen: Arc<Mutex<u64>> = Arc::default();
     let mut tasks = Vec::new();
-    for hand in [&a, &b] {
-        let locks = client(hand);
+    for client in [&a, &b] {
+        let locks = locks_over(client);
         for _ in 0..3 {
-            let (hand, locks, seen) = (hand.clone(), locks.clone(), seen.clone());
+            let (client, locks, seen) = (client.clone(), locks.clone(), seen.clone());
             tasks.push(tokio::spawn(async move {
                 for _ in 0..2 {
-                    let lease = lock(&hand, &locks, "x").await;
+                    let lease = lock(&client, &locks, "x").await;
                     let mine = lease.fence().get();
-                    let look = || *seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let look = || *sync::lock(&seen);
                     if lease.is_valid() {
-                        assert!(look() < mine || !hand.capabilities().fenced, "a fence did not rise");
-                        *seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = mine;
-                        hand.sleep(Duration::from_millis(1)).await;
+                        assert!(look() < mine || !client.capabilities().fenced, "a fence did not rise");
+                        *sync::lock(&seen) = mine;
+                        client.sleep(Duration::from_millis(1)).await;
                         assert!(look() == mine || !lease.is_valid(), "two held at once");
                     }
                     let_go(lease.release().await);
@@ -211,8 +204,8 @@ async fn tasks_of_two_clients_exclude_each_other(t: &Trial<'_>) {
 }
 
 async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
-    let a = t.hand().await;
-    let locks = client(&a);
+    let a = t.client().await;
+    let locks = locks_over(&a);
     assert_eq!(locks.capabilities(), a.capabilities());
     for bad in ["", "a{b", "a\nb", "a/../b"] {
         let error = locks.mutex(bad).lock().await.map(drop);
@@ -236,7 +229,7 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
     let can = a.capabilities();
     for (offered, share, names) in [
         (can.shared, crate::Share::Shared, &["x"][..]),
-        (can.permits, Hand::permits(1, 2), &["x"]),
+        (can.permits, RetryingClient::permits(1, 2), &["x"]),
         // One by one, where it cannot be in one step.
         (true, crate::Share::Exclusive, &["x", "y"]),
     ] {

@@ -41,9 +41,9 @@ macro_rules! cases {
 mod cells;
 mod claims;
 mod client;
-mod hand;
 mod order;
 mod rates;
+mod retrying_client;
 mod shares;
 
 use std::panic::AssertUnwindSafe;
@@ -55,7 +55,7 @@ use futures_util::FutureExt;
 
 use crate::store::{Capabilities, Store};
 use crate::sync::Arc;
-use hand::Hand;
+use retrying_client::RetryingClient;
 
 /// A store to be examined. It may hold other things: every case uses names of its own.
 #[async_trait]
@@ -111,7 +111,7 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// What was examined.
+/// The result of an examination.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Cases that hold.
@@ -175,21 +175,29 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     /// Another client.
-    async fn hand(&self) -> Hand {
-        Hand::new(self.subject.open().await, self.subject.ttl(), self.prefix.clone())
+    async fn client(&self) -> RetryingClient {
+        RetryingClient::new(self.subject.open().await, self.subject.ttl(), self.prefix.clone())
     }
 
-    /// Whatever the case did, the store forgets it all within two TTLs.
+    async fn clients<const N: usize>(&self) -> [RetryingClient; N] {
+        let mut clients = Vec::new();
+        for _ in 0..N {
+            clients.push(self.client().await);
+        }
+        clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
+    }
+
+    /// The store forgets all that a case did within two TTLs.
     async fn nothing_is_left(&self) {
-        let hand = self.hand().await;
-        let patience = hand.after(self.subject.ttl() * 2 + hand.late_window() * 2);
+        let client = self.client().await;
+        let patience = client.after(self.subject.ttl() * 2 + client.late_window() * 2);
         loop {
-            let left = hand.list(&self.prefix).await;
+            let left = client.list(&self.prefix).await;
             if left.is_empty() {
                 return;
             }
-            assert!(hand.now() < patience, "left in the store: {left:#?}");
-            hand.sleep(self.subject.ttl() / 20).await;
+            assert!(client.now() < patience, "left in the store: {left:#?}");
+            client.sleep(self.subject.ttl() / 20).await;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting: in order, woken, never past a live waiter, never behind a dead one.
 
 use super::{Trial, always};
-use crate::claim::Wait;
+use crate::claim::{Share, Wait};
 
 cases! {
     waiters_are_served_in_order_of_arrival: AWaiterIsServed, |can| can.fair && can.fenced;
@@ -13,12 +13,12 @@ cases! {
 }
 
 async fn waiters_are_served_in_order_of_arrival(t: &Trial<'_>) {
-    let a = t.hand().await;
+    let a = t.client().await;
     let mut mine = a.exclusive("x");
     let mut last = a.take(&mut mine).await.fence;
     let mut line = Vec::new();
     for _ in 0..5 {
-        let b = t.hand().await;
+        let b = t.client().await;
         line.push((b.queue(b.exclusive("x")).await, b));
         a.renew(&mine).await;
     }
@@ -32,9 +32,8 @@ async fn waiters_are_served_in_order_of_arrival(t: &Trial<'_>) {
 }
 
 async fn a_newcomer_does_not_pass_a_live_waiter(t: &Trial<'_>) {
-    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b, c] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let waiting = b.queue(b.exclusive("x")).await;
     a.release(&mine).await;
     assert!(c.is_refused(&c.exclusive("x")).await, "a newcomer passed a waiter");
@@ -43,9 +42,8 @@ async fn a_newcomer_does_not_pass_a_live_waiter(t: &Trial<'_>) {
 }
 
 async fn a_release_wakes_the_next_at_once(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let waiting = b.queue(b.exclusive("x")).await;
     a.release(&mine).await;
     let released = a.now();
@@ -56,9 +54,8 @@ async fn a_release_wakes_the_next_at_once(t: &Trial<'_>) {
 }
 
 async fn when_the_head_leaves_the_next_moves_up(t: &Trial<'_>) {
-    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b, c] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let head = b.exclusive("x");
     let first = b.queue(head.clone()).await;
     let second = c.queue(c.exclusive("x")).await;
@@ -71,9 +68,8 @@ async fn when_the_head_leaves_the_next_moves_up(t: &Trial<'_>) {
 }
 
 async fn a_dead_waiter_is_passed_over(t: &Trial<'_>) {
-    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b, c] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     // Dropped and never released: as if its process had died.
     b.queue(b.exclusive("x")).await.abort();
     let waiting = c.queue(c.exclusive("x")).await;
@@ -86,9 +82,8 @@ async fn a_dead_waiter_is_passed_over(t: &Trial<'_>) {
 }
 
 async fn a_wait_ends_at_its_deadline_and_leaves_nothing(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mine = a.hold(&["x"], Share::Exclusive).await;
     let deadline = b.after(t.subject.ttl() / 10);
     let ticket = b.exclusive("x");
     match b.store.acquire(&b.claim(&ticket, Wait::Until(deadline))).await {

@@ -5,14 +5,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Trial;
-use super::cells::has_cells;
-use super::hand::ok;
+use super::cells::{ValueClient, has_cells};
+use super::retrying_client::ok;
 use crate::cells::rate::{Algorithm, Limit, Taken};
-use crate::cells::store::{CellStore, Key, Kind};
+use crate::cells::store::{Key, Kind};
 use crate::clock::Deadline;
 use crate::name::Name;
-use crate::store::Store;
-use crate::sync::Arc;
 
 cases! {
     of_many_who_take_only_so_many_are_allowed: AtomicOrNothing, has_cells;
@@ -24,35 +22,10 @@ cases! {
     a_limit_that_nobody_uses_leaves_nothing: AtomicOrNothing, has_cells;
 }
 
-/// One client's way to the limits of a name.
-#[derive(Clone)]
-struct Tap {
-    store: Arc<dyn Store>,
-    key: Key,
-    ttl: Duration,
-}
-
-impl Tap {
-    async fn new(t: &Trial<'_>) -> Self {
-        let hand = t.hand().await;
-        Tap { key: Key::new(Kind::Rate, hand.name("x")), store: hand.store, ttl: t.subject.ttl() }
-    }
-
-    fn cells(&self) -> &dyn CellStore {
-        self.store.cells().unwrap_or_else(|| panic!("it says that it keeps values"))
-    }
-
+impl ValueClient {
     async fn take(&self, limit: &Limit, weight: u32) -> Taken {
         ok(limit.check(weight));
         ok(self.cells().take(&self.key, limit, weight).await)
-    }
-
-    fn now(&self) -> Deadline {
-        self.store.clock().now()
-    }
-
-    async fn sleep(&self, time: Duration) {
-        self.store.clock().sleep_until(self.now().plus(time)).await;
     }
 }
 
@@ -61,7 +34,7 @@ fn limit(algorithm: Algorithm, max: u32, period: Duration) -> Limit {
 }
 
 async fn of_many_who_take_only_so_many_are_allowed(t: &Trial<'_>) {
-    let taps = join_all((0..4).map(|_| Tap::new(t))).await;
+    let taps: [_; 4] = ValueClient::several(t, Kind::Rate).await;
     // Of these, none comes back while this runs.
     let long = taps[0].ttl * 50;
     let limits = [
@@ -93,7 +66,7 @@ async fn of_many_who_take_only_so_many_are_allowed(t: &Trial<'_>) {
 }
 
 async fn no_period_has_more_than_its_maximum(t: &Trial<'_>) {
-    let (a, b) = (Tap::new(t).await, Tap::new(t).await);
+    let [a, b] = ValueClient::several(t, Kind::Rate).await;
     let period = a.ttl / 2;
     for (algorithm, max, most) in [
         (Algorithm::SlidingWindow, 8, 8),
@@ -102,20 +75,20 @@ async fn no_period_has_more_than_its_maximum(t: &Trial<'_>) {
         (Algorithm::Gcra { burst: 4 }, 8, 8 + 4 - 1),
     ] {
         let limit = limit(algorithm, max, period);
-        let start = a.now();
+        let start = a.client.now();
         // When each was asked for, and answered: it was taken in between.
         let mut taken: Vec<(Deadline, Deadline)> = Vec::new();
         let mut tries = 0_u32;
-        while a.now().since(start) < period * 2 {
-            let asked = a.now();
+        while a.client.now().since(start) < period * 2 {
+            let asked = a.client.now();
             let tap = if tries.is_multiple_of(2) { &a } else { &b };
             if tap.take(&limit, 1).await.allowed {
-                taken.push((asked, a.now()));
+                taken.push((asked, a.client.now()));
             }
             tries += 1;
             // In bursts, since a steady stream is easy.
             if tries.is_multiple_of(max.min(25)) {
-                a.sleep(period / 7).await;
+                a.client.sleep(period / 7).await;
             }
         }
         // A store's clock may show whole microseconds.
@@ -130,7 +103,7 @@ async fn no_period_has_more_than_its_maximum(t: &Trial<'_>) {
 }
 
 async fn what_is_told_of_a_limit_is_true(t: &Trial<'_>) {
-    let tap = Tap::new(t).await;
+    let [tap] = ValueClient::several(t, Kind::Rate).await;
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::Gcra { burst: 5 }] {
         let limit = limit(algorithm, 5, tap.ttl);
         for (weight, remaining) in [(1, 4), (2, 2)] {
@@ -141,23 +114,23 @@ async fn what_is_told_of_a_limit_is_true(t: &Trial<'_>) {
             assert!(taken.reset_after <= tap.ttl + Duration::from_millis(2), "{taken:?}");
         }
         // What is refused says when it will not be, and uses nothing.
-        let asked = tap.now();
+        let asked = tap.client.now();
         let refused = tap.take(&limit, 5).await;
         if refused.allowed {
             // It took so long to ask that all has come back.
             continue;
         }
-        let told = tap.now().plus(refused.retry_after);
+        let told = tap.client.now().plus(refused.retry_after);
         assert!(!refused.retry_after.is_zero(), "{algorithm:?}: {refused:?}");
         assert!(refused.retry_after <= tap.ttl + Duration::from_millis(2), "{algorithm:?}: {refused:?}");
-        tap.sleep(refused.retry_after / 2).await;
+        tap.client.sleep(refused.retry_after / 2).await;
         let again = tap.take(&limit, 5).await;
         if again.allowed {
-            let after = tap.now().since(asked) + Duration::from_millis(2);
+            let after = tap.client.now().since(asked) + Duration::from_millis(2);
             assert!(after >= refused.retry_after, "{algorithm:?}: told {refused:?}, allowed after {after:?}");
             continue;
         }
-        tap.store.clock().sleep_until(told.plus(Duration::from_millis(2))).await;
+        tap.client.store.clock().sleep_until(told.plus(Duration::from_millis(2))).await;
         let last = tap.take(&limit, 5).await;
         assert!(last.allowed, "{algorithm:?}: told {refused:?}, and then {last:?}");
         assert_eq!(last.remaining, 0);
@@ -165,7 +138,7 @@ async fn what_is_told_of_a_limit_is_true(t: &Trial<'_>) {
 }
 
 async fn a_heavy_take_is_taken_whole_or_not_at_all(t: &Trial<'_>) {
-    let tap = Tap::new(t).await;
+    let [tap] = ValueClient::several(t, Kind::Rate).await;
     let long = tap.ttl * 50;
     for (algorithm, max) in
         [(Algorithm::FixedWindow, 10), (Algorithm::SlidingWindow, 10), (Algorithm::Gcra { burst: 10 }, 1)]
@@ -180,7 +153,7 @@ async fn a_heavy_take_is_taken_whole_or_not_at_all(t: &Trial<'_>) {
 }
 
 async fn each_take_is_judged_by_its_own_maximum(t: &Trial<'_>) {
-    let (a, b) = (Tap::new(t).await, Tap::new(t).await);
+    let [a, b] = ValueClient::several(t, Kind::Rate).await;
     let long = a.ttl * 50;
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let [low, middle, high] = [5, 9, 200].map(|max| limit(algorithm, max, long));
@@ -200,7 +173,7 @@ async fn each_take_is_judged_by_its_own_maximum(t: &Trial<'_>) {
 }
 
 async fn limits_of_other_rules_and_periods_count_apart(t: &Trial<'_>) {
-    let tap = Tap::new(t).await;
+    let [tap] = ValueClient::several(t, Kind::Rate).await;
     let long = tap.ttl * 50;
     let rules = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::Gcra { burst: 1 }];
     for limit in rules.into_iter().flat_map(|rule| [limit(rule, 1, long), limit(rule, 1, long * 2)]) {
@@ -210,25 +183,25 @@ async fn limits_of_other_rules_and_periods_count_apart(t: &Trial<'_>) {
 }
 
 async fn a_limit_that_nobody_uses_leaves_nothing(t: &Trial<'_>) {
-    let tap = Tap::new(t).await;
+    let [tap] = ValueClient::several(t, Kind::Rate).await;
     let period = tap.ttl / 4;
     let rules = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::Gcra { burst: 3 }];
     let limits = rules.map(|rule| limit(rule, 3, period));
     for limit in limits {
         while tap.take(&limit, 1).await.allowed {}
     }
-    let patience = tap.now().plus(period * 10);
+    let patience = tap.client.now().plus(period * 10);
     for limit in limits {
         let place = limit.place(&tap.key);
         let name = place.strip_prefix("rate:").unwrap_or(&place);
         let place = Key::new(Kind::Rate, ok(Name::new(name)));
         while ok(tap.cells().read(&place).await).is_some() {
-            assert!(tap.now() < patience, "{place} is still there");
-            tap.sleep(period / 10).await;
+            assert!(tap.client.now() < patience, "{place} is still there");
+            tap.client.sleep(period / 10).await;
         }
     }
     // As long as it was told at the most, whatever a store shows of it.
-    tap.sleep(period + Duration::from_millis(2)).await;
+    tap.client.sleep(period + Duration::from_millis(2)).await;
     for limit in limits {
         assert_eq!(tap.take(&limit, 1).await.remaining, 2, "all is there again: {limit:?}");
     }

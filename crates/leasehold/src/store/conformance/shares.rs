@@ -1,7 +1,7 @@
 //! Sharing: readers and writers, permits, several names at once, conversions.
 
 use super::Trial;
-use super::hand::Hand;
+use super::retrying_client::RetryingClient;
 use crate::claim::{Converted, Renewed, Share, Ticket};
 
 cases! {
@@ -21,26 +21,22 @@ cases! {
 }
 
 async fn readers_share_and_a_writer_excludes(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut one = a.ticket(&["x"], Share::Shared);
-    let mut two = b.ticket(&["x"], Share::Shared);
-    let first = a.take(&mut one).await;
-    let second = b.take(&mut two).await;
-    assert_ne!(first.fence, second.fence, "one fence per grant");
+    let [a, b] = t.clients().await;
+    let one = a.hold(&["x"], Share::Shared).await;
+    let two = b.hold(&["x"], Share::Shared).await;
+    assert_ne!(one.fence, two.fence, "one fence per grant");
     assert!(b.is_refused(&b.exclusive("x")).await, "a writer beside readers");
     a.release(&one).await;
     assert!(b.is_refused(&b.exclusive("x")).await, "a writer beside a reader");
     b.release(&two).await;
-    let mut writer = a.exclusive("x");
-    a.take(&mut writer).await;
+    let writer = a.hold(&["x"], Share::Exclusive).await;
     assert!(b.is_refused(&b.ticket(&["x"], Share::Shared)).await, "a reader beside a writer");
     a.release(&writer).await;
 }
 
 async fn a_waiting_writer_stops_new_readers(t: &Trial<'_>) {
-    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
-    let mut reader = a.ticket(&["x"], Share::Shared);
-    a.take(&mut reader).await;
+    let [a, b, c] = t.clients().await;
+    let reader = a.hold(&["x"], Share::Shared).await;
     let writer = b.queue(b.exclusive("x")).await;
     assert!(c.is_refused(&c.ticket(&["x"], Share::Shared)).await, "readers starve the writer");
     a.release(&reader).await;
@@ -49,12 +45,11 @@ async fn a_waiting_writer_stops_new_readers(t: &Trial<'_>) {
 }
 
 async fn one_release_admits_every_reader_that_waits(t: &Trial<'_>) {
-    let a = t.hand().await;
-    let mut writer = a.exclusive("x");
-    a.take(&mut writer).await;
+    let a = t.client().await;
+    let writer = a.hold(&["x"], Share::Exclusive).await;
     let mut readers = Vec::new();
     for _ in 0..3 {
-        let b = t.hand().await;
+        let b = t.client().await;
         readers.push((b.queue(b.ticket(&["x"], Share::Shared)).await, b));
         a.renew(&writer).await;
     }
@@ -69,18 +64,15 @@ async fn one_release_admits_every_reader_that_waits(t: &Trial<'_>) {
 }
 
 async fn permits_never_exceed_the_limit_of_the_claim(t: &Trial<'_>) {
-    let a = t.hand().await;
-    let mut two = a.ticket(&["x"], Hand::permits(2, 3));
-    a.take(&mut two).await;
-    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(2, 3))).await, "four of three");
-    let mut one = a.ticket(&["x"], Hand::permits(1, 3));
-    a.take(&mut one).await;
-    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(1, 3))).await, "four of three");
+    let a = t.client().await;
+    let two = a.hold(&["x"], RetryingClient::permits(2, 3)).await;
+    assert!(a.is_refused(&a.ticket(&["x"], RetryingClient::permits(2, 3))).await, "four of three");
+    let one = a.hold(&["x"], RetryingClient::permits(1, 3)).await;
+    assert!(a.is_refused(&a.ticket(&["x"], RetryingClient::permits(1, 3))).await, "four of three");
     assert!(a.is_refused(&a.exclusive("x")).await, "a mutex beside permits");
     // Each claim is judged by its own limit; a lower one evicts nobody.
-    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(1, 2))).await);
-    let mut more = a.ticket(&["x"], Hand::permits(1, 4));
-    a.take(&mut more).await;
+    assert!(a.is_refused(&a.ticket(&["x"], RetryingClient::permits(1, 2))).await);
+    let more = a.hold(&["x"], RetryingClient::permits(1, 4)).await;
     for ticket in [&two, &one, &more] {
         assert!(matches!(a.renew(ticket).await, Renewed::Until(_)), "permits are renewed like any lease");
         assert!(a.release(ticket).await);
@@ -88,13 +80,14 @@ async fn permits_never_exceed_the_limit_of_the_claim(t: &Trial<'_>) {
 }
 
 async fn a_light_claim_waits_behind_a_heavy_head_unless_it_barges(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut one = a.ticket(&["x"], Hand::permits(1, 3));
-    a.take(&mut one).await;
-    let heavy = b.queue(b.ticket(&["x"], Hand::permits(3, 3))).await;
-    assert!(a.is_refused(&a.ticket(&["x"], Hand::permits(1, 3))).await, "a light claim passed a heavy head");
-    let mut barging = a.ticket(&["x"], Hand::barging(1, 3));
-    a.take(&mut barging).await;
+    let [a, b] = t.clients().await;
+    let one = a.hold(&["x"], RetryingClient::permits(1, 3)).await;
+    let heavy = b.queue(b.ticket(&["x"], RetryingClient::permits(3, 3))).await;
+    assert!(
+        a.is_refused(&a.ticket(&["x"], RetryingClient::permits(1, 3))).await,
+        "a light claim passed a heavy head"
+    );
+    let barging = a.hold(&["x"], RetryingClient::barging(1, 3)).await;
     a.release(&barging).await;
     a.release(&one).await;
     let (ticket, _) = b.got(heavy).await;
@@ -102,15 +95,13 @@ async fn a_light_claim_waits_behind_a_heavy_head_unless_it_barges(t: &Trial<'_>)
 }
 
 async fn a_detached_share_is_taken_up_by_one_who_does_not_know_it(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    for (short, share) in [("x", Hand::permits(2, 3)), ("y", Share::Shared)] {
-        let mut mine = a.ticket(&[short], share);
-        a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    for (short, share) in [("x", RetryingClient::permits(2, 3)), ("y", Share::Shared)] {
+        let mine = a.hold(&[short], share).await;
         assert!(matches!(a.detach(&mine, t.subject.ttl()).await, Renewed::Until(_)));
         // Permits stay permits, and a reader's share a reader's.
-        let mut beside = b.ticket(&[short], if short == "x" { Hand::permits(1, 3) } else { share });
-        b.take(&mut beside).await;
-        assert!(b.is_refused(&b.ticket(&[short], Hand::permits(1, 3))).await);
+        let beside = b.hold(&[short], if short == "x" { RetryingClient::permits(1, 3) } else { share }).await;
+        assert!(b.is_refused(&b.ticket(&[short], RetryingClient::permits(1, 3))).await);
         let taken_up = Ticket { share: Share::Exclusive, fence: None, ..mine };
         assert!(matches!(b.renew(&taken_up).await, Renewed::Until(_)));
         assert!(b.release(&taken_up).await);
@@ -120,14 +111,12 @@ async fn a_detached_share_is_taken_up_by_one_who_does_not_know_it(t: &Trial<'_>)
 }
 
 async fn several_names_are_taken_all_or_none(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut y = a.exclusive("y");
-    a.take(&mut y).await;
+    let [a, b] = t.clients().await;
+    let y = a.hold(&["y"], Share::Exclusive).await;
     assert!(b.is_refused(&b.ticket(&["x", "y"], Share::Exclusive)).await);
     assert!(b.inspect("x").await.is_none(), "half a claim was left");
     a.release(&y).await;
-    let mut both = b.ticket(&["y", "x"], Share::Exclusive);
-    b.take(&mut both).await;
+    let both = b.hold(&["y", "x"], Share::Exclusive).await;
     for short in ["x", "y"] {
         assert!(a.is_refused(&a.exclusive(short)).await, "{short} is held");
     }
@@ -139,9 +128,8 @@ async fn several_names_are_taken_all_or_none(t: &Trial<'_>) {
 }
 
 async fn a_token_at_some_of_its_names_or_more_holds_nothing(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut both = a.ticket(&["x", "y"], Share::Exclusive);
-    a.take(&mut both).await;
+    let [a, b] = t.clients().await;
+    let both = a.hold(&["x", "y"], Share::Exclusive).await;
     for names in [&["x"][..], &["y", "z"], &["x", "y", "z"]] {
         let others = Ticket { names: a.ticket(names, Share::Exclusive).names, ..both.clone() };
         assert!(matches!(a.renew(&others).await, Renewed::Lost(_)), "{names:?}");
@@ -157,12 +145,11 @@ async fn a_token_at_some_of_its_names_or_more_holds_nothing(t: &Trial<'_>) {
 }
 
 async fn claims_over_several_names_in_any_order_do_not_deadlock(t: &Trial<'_>) {
-    let a = t.hand().await;
-    let mut all = a.ticket(&["x", "y", "z"], Share::Exclusive);
-    a.take(&mut all).await;
+    let a = t.client().await;
+    let all = a.hold(&["x", "y", "z"], Share::Exclusive).await;
     let mut line = Vec::new();
     for pair in [["x", "y"], ["y", "x"], ["z", "y"], ["x", "z"]] {
-        let b = t.hand().await;
+        let b = t.client().await;
         line.push((b.queue(b.ticket(&pair, Share::Exclusive)).await, b));
         a.renew(&all).await;
     }
@@ -174,21 +161,20 @@ async fn claims_over_several_names_in_any_order_do_not_deadlock(t: &Trial<'_>) {
 }
 
 async fn evicting_one_of_several_names_ends_the_whole_claim(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut both = a.ticket(&["x", "y"], Share::Exclusive);
-    a.take(&mut both).await;
+    let [a, b] = t.clients().await;
+    let both = a.hold(&["x", "y"], Share::Exclusive).await;
     b.evict("y").await;
     assert!(matches!(a.renew(&both).await, Renewed::Lost(_)));
     assert!(b.inspect("x").await.is_none(), "a claim without one of its names lives on");
 }
 
 async fn a_downgrade_lets_readers_in_without_a_gap(t: &Trial<'_>) {
-    let (a, b, c) = (t.hand().await, t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    let written = a.take(&mut mine).await;
+    let [a, b, c] = t.clients().await;
+    let mut mine = a.hold(&["x"], Share::Exclusive).await;
+    let written = mine.fence;
     let reader = b.queue(b.ticket(&["x"], Share::Shared)).await;
     let Converted::Converted(read) = a.convert(&mut mine, Share::Shared).await else { panic!("held") };
-    assert!(read.fence > written.fence);
+    assert!(Some(read.fence) > written);
     let (ticket, _) = b.got(reader).await;
     assert!(c.is_refused(&c.exclusive("x")).await);
     b.release(&ticket).await;
@@ -196,25 +182,22 @@ async fn a_downgrade_lets_readers_in_without_a_gap(t: &Trial<'_>) {
 }
 
 async fn an_upgrade_is_refused_beside_other_readers_and_never_waits(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut one = a.ticket(&["x"], Share::Shared);
-    let mut two = b.ticket(&["x"], Share::Shared);
-    a.take(&mut one).await;
-    let newest = b.take(&mut two).await;
+    let [a, b] = t.clients().await;
+    let mut one = a.hold(&["x"], Share::Shared).await;
+    let mut two = b.hold(&["x"], Share::Shared).await;
     assert_eq!(a.convert(&mut one, Share::Exclusive).await, Converted::Refused);
     assert_eq!(b.convert(&mut two, Share::Exclusive).await, Converted::Refused);
     b.release(&two).await;
     let Converted::Converted(grant) = a.convert(&mut one, Share::Exclusive).await else { panic!("alone") };
-    assert!(grant.fence > newest.fence, "a writer's fence below a reader's");
+    assert!(Some(grant.fence) > two.fence, "a writer's fence below a reader's");
     assert!(b.is_refused(&b.ticket(&["x"], Share::Shared)).await);
     assert!(a.release(&one).await);
     assert_eq!(a.convert(&mut one, Share::Shared).await, Converted::NotHeld);
 }
 
 async fn a_late_duplicate_of_a_conversion_changes_nothing(t: &Trial<'_>) {
-    let (a, b) = (t.hand().await, t.hand().await);
-    let mut mine = a.exclusive("x");
-    a.take(&mut mine).await;
+    let [a, b] = t.clients().await;
+    let mut mine = a.hold(&["x"], Share::Exclusive).await;
     let mut late = mine.clone();
     a.convert(&mut mine, Share::Shared).await;
     a.convert(&mut mine, Share::Exclusive).await;

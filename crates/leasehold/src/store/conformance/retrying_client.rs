@@ -1,7 +1,7 @@
-//! One client's hand on the store under examination: it insists.
+//! One client of the store under examination, which repeats each call until it has an answer.
 //!
-//! A call without an answer is repeated with the same token, as the contract allows, so that the cases hold on a
-//! store behind a bad network too. After each claim it waits until no late duplicate can arrive any more.
+//! It repeats a call with the same token, as the contract allows, so that the cases hold on a store behind a bad network
+//! too. After each claim it waits until no late duplicate can arrive any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
 #[derive(Clone)]
-pub(super) struct Hand {
+pub(super) struct RetryingClient {
     pub(super) store: Arc<dyn Store>,
     pub(super) ttl: Ttl,
     prefix: String,
@@ -33,9 +33,9 @@ pub(super) fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-impl Hand {
+impl RetryingClient {
     pub(super) fn new(store: Arc<dyn Store>, ttl: Duration, prefix: String) -> Self {
-        Hand { store, ttl: ok(Ttl::new(ttl)), prefix }
+        RetryingClient { store, ttl: ok(Ttl::new(ttl)), prefix }
     }
 
     pub(super) fn name(&self, short: &str) -> Name {
@@ -124,7 +124,21 @@ impl Hand {
         }
     }
 
-    /// Whether the claim is refused now; if it is not, it is given back.
+    /// Takes a new claim of these names.
+    pub(super) async fn hold(&self, shorts: &[&str], share: Share) -> Ticket {
+        let mut ticket = self.ticket(shorts, share);
+        self.take(&mut ticket).await;
+        ticket
+    }
+
+    /// Returns true if a name is still refused as late as can be asked and answered before the deadline.
+    pub(super) async fn is_refused_until(&self, deadline: Deadline, short: &str) -> bool {
+        let margin = self.ttl.drift() + self.late_window() * 2;
+        self.store.clock().sleep_until(deadline.minus(margin)).await;
+        self.is_refused(&self.exclusive(short)).await || self.now() > deadline
+    }
+
+    /// Returns true if the claim is refused now; a granted claim is released.
     pub(super) async fn is_refused(&self, ticket: &Ticket) -> bool {
         let answer = self.acquire(&self.claim(ticket, Wait::Never)).await;
         self.quiet().await;
@@ -148,7 +162,7 @@ impl Hand {
         released.await == Released::Released || calls > 1
     }
 
-    /// Whether the ticket holds nothing, seen by a release that changes nothing.
+    /// Returns true if the ticket holds nothing, by a release that changes nothing.
     pub(super) async fn holds_nothing(&self, ticket: &Ticket) -> bool {
         self.insist(|| self.store.release(ticket)).await == Released::NotHeld
     }
@@ -197,14 +211,14 @@ impl Hand {
     pub(super) async fn queue(&self, mut ticket: Ticket) -> JoinHandle<(Ticket, Grant)> {
         let short = ticket.names.first().as_str()[self.prefix.len()..].to_owned();
         let before = self.waiters(&short).await;
-        let hand = self.clone();
+        let client = self.clone();
         let waiting = tokio::spawn(async move {
-            let grant = hand.take(&mut ticket).await;
+            let grant = client.take(&mut ticket).await;
             (ticket, grant)
         });
         let patience = self.after(self.ttl.as_duration() * 2);
         while self.capabilities().fair && self.waiters(&short).await <= before {
-            assert!(self.now() < patience, "nobody joined the line for {short}");
+            assert!(self.now() < patience, "the waiter for {short} did not join the line");
             self.sleep(Duration::from_millis(1)).await;
         }
         waiting
@@ -214,7 +228,7 @@ impl Hand {
         self.inspect(short).await.map_or(0, |status| status.waiters.len())
     }
 
-    /// What a waiter got.
+    /// Waits for the grant of a waiter.
     pub(super) async fn got(&self, waiting: JoinHandle<(Ticket, Grant)>) -> (Ticket, Grant) {
         match waiting.await {
             Ok(got) => got,
