@@ -1,4 +1,4 @@
-//! Who signs certificates, for servers that speak TLS and for their clients.
+//! Certificates and their authority, for servers that speak TLS and for their clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::home::Home;
 use crate::server::Tls;
 
-/// An authority that nobody trusts unless told to. Its files are gone when it is dropped.
+/// A certificate authority that a client trusts only when it is told to. Its files are gone when it is dropped.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -32,7 +32,7 @@ impl Authority {
         self.home.path().join("ca.pem")
     }
 
-    /// Where its files lie, and others may.
+    /// The directory of its files.
     pub fn folder(&self) -> &Path {
         self.home.path()
     }
@@ -42,7 +42,7 @@ impl Authority {
         self.signed("server", names, 2099)
     }
 
-    /// The same, which was good until the end of 2020.
+    /// A certificate for a server that expired at the end of 2020.
     pub fn expired(&self, names: &[&str]) -> Result<Tls> {
         self.signed("expired", names, 2020)
     }

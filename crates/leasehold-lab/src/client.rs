@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::resp::{NotWhole, Reply};
 
-/// How long a client waits for an answer, unless it is told otherwise.
+/// The default time that a client waits for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One connection to a server.
+/// A connection to a server.
 ///
 /// Where an answer does not come in time, the connection is of no further use: what comes next may be that answer.
 pub struct Client {
@@ -41,7 +41,7 @@ impl Client {
         Ok(client)
     }
 
-    /// How long it waits for an answer from now on.
+    /// Sets the time that the client waits for an answer.
     pub fn patience(&mut self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))?;
         self.stream.set_write_timeout(Some(patience))
@@ -97,7 +97,7 @@ impl Client {
         bytes
     }
 
-    /// Itself, if nothing has arrived that nobody asked for: not even the end.
+    /// Returns the client if the server has sent nothing unasked, not even the end of the connection.
     pub(crate) fn if_quiet(mut self) -> Option<Self> {
         self.stream.set_nonblocking(true).ok()?;
         let looked = self.stream.read(&mut [0]);

@@ -29,12 +29,12 @@ impl Home {
         }
     }
 
-    /// A directory in memory: nobody waits for a disk that is busy with others.
+    /// A directory in memory, for tests and servers that must not wait for a busy disk.
     pub fn in_memory(what: &str) -> io::Result<Self> {
         Home::new(Path::new(MEMORY), &format!("leasehold_{what}"))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -6,7 +6,7 @@
 //!   late, connections are cut or go deaf; and all that clients send is counted.
 //! - [`Postgres`]: a real PostgreSQL, for what a lock protects there.
 //! - [`Authority`]: certificates for servers that speak TLS, and for their clients.
-//! - [`Client`]: the smallest client there is, to look at a server past whatever is being tested.
+//! - [`Client`]: the smallest client there is, to look at a server past the library under test.
 //!
 //! ```
 //! use leasehold_lab::{Client, Kind, Proxy, Server, Trick};

@@ -18,7 +18,7 @@ pub(crate) enum NotWhole {
     Garbage,
 }
 
-/// What a server answers.
+/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A word such as `OK`; also a number that is not whole.
@@ -29,16 +29,16 @@ pub enum Reply {
     Int(i64),
     /// A value.
     Bulk(Vec<u8>),
-    /// Nothing.
+    /// No value.
     Nil,
     /// Several; a map is its keys and values in turn.
     Array(Vec<Reply>),
-    /// What was sent unasked (RESP3).
+    /// A message that the server sent unasked (RESP3).
     Push(Vec<Reply>),
 }
 
 impl Reply {
-    /// Whether it is `OK`.
+    /// Returns true for `OK`.
     pub fn is_ok(&self) -> bool {
         matches!(self, Reply::Status(text) if text == "OK")
     }

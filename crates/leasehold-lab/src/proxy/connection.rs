@@ -25,7 +25,7 @@ pub(super) struct Ends {
     pub(super) server: TcpStream,
 }
 
-/// What a courier has to do.
+/// A task for a courier.
 enum Item {
     Bytes(Vec<u8>),
     /// From here on nothing arrives any more.
@@ -37,11 +37,11 @@ enum Item {
 /// With the moment it was sent at, from which delays count.
 type Sent = (Instant, Item);
 
-/// What becomes of the answers that are due on a connection, in order.
+/// The fates of the answers that are due on a connection, in order.
 #[derive(Default)]
 struct Due {
     fates: VecDeque<Fate>,
-    /// Whether anything was ever subscribed to.
+    /// Set by the first subscription.
     subscribed: bool,
 }
 
@@ -112,12 +112,12 @@ async fn read(
         out.flush();
     }
     let at = Instant::now();
-    // Where nobody takes it any more, that side has gone.
+    // It fails where the other side has gone.
     let _ = out.send((at, Item::Bytes(buffer)));
     let _ = out.send((at, Item::End));
 }
 
-/// What goes on to the courier, in as few pieces as possible.
+/// The bytes and tasks for the courier, in as few pieces as possible.
 struct Out<'a> {
     courier: &'a UnboundedSender<Sent>,
     at: Instant,
@@ -203,7 +203,7 @@ struct Courier<'a> {
     toward: Toward,
     hub: &'a Hub,
     flows: watch::Receiver<Flows>,
-    /// When the last piece was due: none overtakes another.
+    /// The moment at which the last piece was due: no piece overtakes another.
     last_due: Instant,
 }
 

@@ -12,7 +12,7 @@ pub enum Toward {
     Client,
 }
 
-/// What becomes of all that goes in one direction, until something else is said. It is the same for every connection,
+/// The treatment of all bytes that go in one direction, until another is set. It is the same for every connection,
 /// and applies to what is under way too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flow {
@@ -27,7 +27,7 @@ pub enum Flow {
         least: Duration,
         /// The longest delay.
         most: Duration,
-        /// Where the dice begin.
+        /// The seed of the dice.
         seed: u64,
     },
     /// It is kept until something else is said. Even the end of a connection is: a request may arrive long after whoever
@@ -39,16 +39,16 @@ pub enum Flow {
     Swallow,
 }
 
-/// How a connection is cut.
+/// The way in which a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// By a reset: whoever reads or writes gets an error.
+    /// By a reset: the client gets an error when it reads or writes.
     Reset,
-    /// By an end: whoever reads comes to the end of what was sent.
+    /// By an end: the client reads to the end of the bytes that were sent.
     Finish,
 }
 
-/// What is done to one request, or to the answer to it.
+/// A fault of one request, or of the answer to it.
 ///
 /// A server always sees the end of a connection that is cut by a trick as an end and not as a reset: a reset might take
 /// away what it has not read yet.
@@ -59,16 +59,16 @@ pub enum Trick {
     /// The request is executed, and the connection cut after so many bytes of its answer. What was answered before
     /// arrives.
     CutReply {
-        /// How much of the answer arrives.
+        /// The number of bytes of the answer that arrive.
         after: usize,
-        /// How the client sees it.
+        /// The end that the client sees.
         by: Cut,
     },
     /// The connection is cut after so many bytes of the request: the server sees no more of it.
     CutRequest {
-        /// How much of the request arrives.
+        /// The number of bytes of the request that arrive.
         after: usize,
-        /// How the client sees it.
+        /// The end that the client sees.
         by: Cut,
     },
     /// The server gets the request twice, one right behind the other, and the client the first answer.
@@ -77,23 +77,23 @@ pub enum Trick {
     Answer(Vec<u8>),
 }
 
-/// What went through a proxy.
+/// The traffic through a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many connections clients have made.
+    /// Connections that clients have made.
     pub connections: u64,
-    /// How many of them are open.
+    /// Connections that are open.
     pub open: u64,
-    /// How many requests clients have sent, each of a pipeline counted by itself, whether or not it arrived.
+    /// Requests that clients have sent, each of a pipeline counted by itself, whether or not it arrived.
     pub requests: u64,
-    /// The same by command, in capitals.
+    /// Requests by command, in capitals.
     pub commands: BTreeMap<String, u64>,
-    /// How many answers the server has sent, whether or not they arrived. What it sends unasked is not counted.
+    /// Answers that the server has sent, whether or not they arrived. What it sends unasked is not counted.
     pub replies: u64,
-    /// How many times a direction of a connection has lost something, and passes nothing any more.
+    /// Directions of connections that have lost bytes, and pass nothing any more.
     pub silenced: u64,
-    /// How many bytes clients have sent.
+    /// Bytes that clients have sent.
     pub bytes_from_clients: u64,
-    /// How many bytes the server has sent.
+    /// Bytes that the server has sent.
     pub bytes_from_server: u64,
 }

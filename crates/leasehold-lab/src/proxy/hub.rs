@@ -1,4 +1,4 @@
-//! What the connections of a proxy share with whoever holds it: how it flows, the tricks that are armed, the counts.
+//! The state that the connections of a proxy share with its owner: the flows, the tricks that are armed, the counts.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(super) struct Hub {
     state: Mutex<State>,
 }
 
-/// How each direction flows, by [`Toward`].
+/// The flow of each direction, by [`Toward`].
 pub(super) type Flows = [Flow; 2];
 
 #[derive(Debug)]
@@ -95,12 +95,12 @@ impl Hub {
     }
 }
 
-/// Those that have no answer of their own: what comes of them is sent as if unasked, one for each channel.
+/// Returns true for commands without an answer of their own: the server confirms each channel by a message.
 pub(super) fn is_subscription(command: &str) -> bool {
     command.ends_with("SUBSCRIBE")
 }
 
-/// Whether the server sent it unasked. Before RESP3 that does not show, but on a connection with subscriptions.
+/// Returns true for a message that the server sent unasked. RESP2 shows it only on a connection with subscriptions.
 pub(super) fn is_unasked(message: &Reply, subscribed: bool) -> bool {
     match message {
         Reply::Push(_) => true,
