@@ -1,4 +1,4 @@
-//! What a file store has on disk, looked at past the store, which tidies up whatever it is asked about.
+//! The files of a file store, read past the store: the store tidies up each name that it is asked about.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Disk {
         self.home.path()
     }
 
-    /// How many hold, and how many wait.
+    /// The number of holders, and of waiters.
     pub fn rows(&self) -> (i64, i64) {
         let sql = "SELECT (SELECT count(*) FROM holding), (SELECT count(*) FROM waiting)";
         self.db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
@@ -48,7 +48,7 @@ impl Disk {
     }
 }
 
-/// How long something may take that has been set off, and for which nobody waits: a release waits two seconds at most for
+/// The time limit for work in the background: a release waits two seconds at most for
 /// its turn, and then the janitor sends it again. It takes well below a millisecond on a machine that is not busy.
 pub const SOON: Duration = Duration::from_secs(5);
 

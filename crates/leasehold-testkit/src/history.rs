@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::Lease;
+use serde::{Deserialize, Serialize};
 
 /// Nanoseconds on CLOCK_BOOTTIME.
 pub fn stamp() -> u64 {
@@ -15,33 +16,23 @@ pub fn stamp() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What somebody holds of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The part of a name that one holder has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     All,
     Reader,
     Permits(u32),
 }
 
-impl Part {
-    fn text(self) -> String {
-        match self {
-            Part::All => "all".to_owned(),
-            Part::Reader => "reader".to_owned(),
-            Part::Permits(take) => take.to_string(),
-        }
-    }
-
-    fn parse(text: &str) -> Self {
-        match text {
-            "all" => Part::All,
-            "reader" => Part::Reader,
-            take => Part::Permits(take.parse().unwrap()),
-        }
-    }
+/// A line of a journal.
+#[derive(Debug, Serialize, Deserialize)]
+enum Line {
+    Begin { key: u64, from: u64, until: u64, part: Part },
+    End { key: u64, until: u64 },
+    Failed { why: String },
 }
 
-/// What the holders of a name have between them.
+/// The sum of the parts of all holders of a name.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Sum {
     pub all: u32,
@@ -66,14 +57,14 @@ impl Sum {
         }
     }
 
-    /// Whether they may hold it together, where there are so many permits.
+    /// Returns true if they may hold the name together, with so many permits.
     pub fn fits(self, limit: u32) -> bool {
         let kinds = [self.all, self.readers, self.permits].iter().filter(|count| **count > 0).count();
         kinds <= 1 && self.all <= 1 && self.permits <= limit
     }
 }
 
-/// What the clients of one process believe. Each line is one write, so that what was written before a kill is whole, and
+/// The beliefs of the clients of one process. Each line is one write, so that what was written before a kill is whole, and
 /// there.
 pub struct Journal {
     file: fs::File,
@@ -86,29 +77,30 @@ impl Journal {
         Journal { file, lines: AtomicU64::new(0) }
     }
 
-    fn write(&self, line: String) {
+    fn write(&self, line: &Line) {
+        let line = serde_json::to_string(line).unwrap();
         (&self.file).write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// It is held from now on, and for so long if nothing else is heard of it. What it returns stands for this belief.
+    /// Notes that it is held from now on, for this time unless an end is noted. Returns the key for that.
     pub fn begin(&self, part: Part, remaining: Duration) -> u64 {
-        let (key, now) = (self.lines.fetch_add(1, Ordering::Relaxed), stamp());
-        let until = now.saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
-        self.write(format!("begin {key} {now} {until} {}", part.text()));
+        let (key, from) = (self.lines.fetch_add(1, Ordering::Relaxed), stamp());
+        let until = from.saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
+        self.write(&Line::Begin { key, from, until, part });
         key
     }
 
-    /// The same of a lease, which says how long it may be believed in.
+    /// Notes that a lease is held, for as long as it says.
     pub fn begin_lease(&self, part: Part, lease: &Lease) -> u64 {
         self.begin(part, lease.remaining())
     }
 
-    /// It was held until now. To be called before what ends it is asked for.
+    /// Notes that it was held until this moment. To be called before the request that ends it.
     pub fn end(&self, key: u64, was_held_until: u64) {
-        self.write(format!("end {key} {was_held_until}"));
+        self.write(&Line::End { key, until: was_held_until });
     }
 
-    /// The same of a lease; of one that was lost meanwhile, what was known at first is what counts.
+    /// Notes the end of a lease, unless it was lost: then the end that was noted at first counts.
     pub fn end_lease(&self, key: u64, lease: &Lease) {
         let now = stamp();
         if lease.is_valid() {
@@ -116,13 +108,13 @@ impl Journal {
         }
     }
 
-    /// Something was asked for, and there was no answer.
+    /// Notes a request without an answer.
     pub fn failed(&self, why: impl std::fmt::Display) {
-        self.write(format!("failed {why}"));
+        self.write(&Line::Failed { why: why.to_string() });
     }
 }
 
-/// One process: what it wrote down, and when it was killed.
+/// A process, with its journal and the moment of its kill.
 #[derive(Debug)]
 pub struct Life {
     /// Whose tokens are its own: it stands in them.
@@ -152,14 +144,14 @@ struct Held {
     until: u64,
 }
 
-/// What all of them believed.
+/// The beliefs of all processes.
 #[derive(Debug, Default)]
 pub struct History {
     held: Vec<Held>,
     pub failed: Vec<String>,
 }
 
-/// What came out.
+/// The verdict on a history.
 #[derive(Debug, Default)]
 pub struct Judged {
     pub grants: usize,
@@ -181,18 +173,14 @@ impl History {
         let mut held = std::collections::BTreeMap::new();
         // A line may have been cut off by the kill.
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
-            let words: Vec<&str> = line.split(' ').collect();
-            let number = |i: usize| words[i].parse::<u64>().unwrap();
-            match words[0] {
-                "begin" => {
+            match serde_json::from_str(line).unwrap() {
+                Line::Begin { key, from, until, part } => {
                     let ended = life.killed.map_or(u64::MAX, |killed| killed.boot_ns);
-                    let (from, until) = (number(2), number(3).min(ended));
-                    held.insert(number(1), Held { part: Part::parse(words[4]), from, until });
+                    held.insert(key, Held { part, from, until: until.min(ended) });
                 }
                 // Later than was known at first, where it was renewed; earlier, where it was let go.
-                "end" => held.get_mut(&number(1)).unwrap().until = number(2),
-                "failed" => self.failed.push(line.to_owned()),
-                other => panic!("{other}"),
+                Line::End { key, until } => held.get_mut(&key).unwrap().until = until,
+                Line::Failed { why } => self.failed.push(why),
             }
         }
         self.held.extend(held.into_values());

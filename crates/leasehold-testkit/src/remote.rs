@@ -29,14 +29,15 @@ use std::io::{BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Aborted, abortable};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold::cells::rate::{Limit, Taken};
 use leasehold::cells::store::{
     Answer, CellStore, Changed, Kept, Key, Plan, ScriptKey, Written, change_by_comparison,
@@ -57,7 +58,7 @@ const WORK: &str = "LEASEHOLD_TEST_REMOTE";
 /// The call under which a child says what its store can do, before it is asked anything.
 const HELLO: u64 = 0;
 
-/// Said of a call for which nobody waits any more.
+/// The message that drops a call.
 const DROP: &str = "drop";
 
 /// A store in a child process. Clones share the child and the line to it; it ends in good order with the last of them.
@@ -75,7 +76,7 @@ struct Line {
     clock: Clock,
 }
 
-/// Who waits for an answer; `None` once the process is gone.
+/// The callers that wait for an answer; `None` once the process is gone.
 type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Vec<u8>>>>>>;
 
 impl Remote {
@@ -93,7 +94,7 @@ impl Remote {
         let mut to_child = line.try_clone().unwrap();
         thread::spawn(move || {
             while frames.recv().is_ok_and(|frame| to_child.write_all(&frame).is_ok()) {}
-            // Nobody is left who could ask: this ends the child. If it is gone already, so much the better.
+            // The last handle is gone: this ends the child, unless it has ended.
             let _ = to_child.shutdown(Shutdown::Write);
         });
         let (answered, reaped) = (calls.clone(), child.clone());
@@ -144,7 +145,7 @@ impl Line {
     }
 
     fn send(&self, id: u64, message: &impl Wire) {
-        // Where nobody writes any more the process is gone, and whoever waits for an answer is told so.
+        // It fails once the process is gone, and then the reader tells the callers.
         let _ = self.outbox.send(frame(id, message));
     }
 }
@@ -203,7 +204,7 @@ impl Store for Remote {
 
     async fn adopt(&self, _: &Name, _: Ttl) -> Result<Adopted> {
         let store = self.0.capabilities.store;
-        Err(Error::Unsupported { store, what: "adopt", why: "nobody asked for it over there yet" })
+        Err(Error::Unsupported { store, what: "adopt", why: "it does not cross to another process" })
     }
 
     fn cells(&self) -> Option<&dyn CellStore> {
@@ -277,57 +278,39 @@ pub fn serve<F: Future<Output = Arc<dyn Store>>>(open: impl FnOnce(String) -> F)
     runtime.shutdown_background();
 }
 
-enum Event {
-    Heard(u64, Vec<u8>),
-    Woken(u64),
-    End,
-}
-
-/// Wakes one call, in its turn among what is heard.
-struct Bell {
-    id: u64,
-    events: tokio::sync::mpsc::UnboundedSender<Event>,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        let _ = self.events.send(Event::Woken(self.id));
-    }
-}
-
-/// All calls are polled here, one event after the other. Each has a waker of its own: polled along with others, a store
-/// that forgets to wake somebody would not be found out.
+/// Polls all calls in one task, in the order in which they are heard. Each has a waker of its own in a [`FuturesUnordered`]:
+/// polled along with others, a store that forgets to wake a waiter would not be found out.
 async fn serve_calls(store: Arc<dyn Store>, mut line: UnixStream) {
-    let (events, mut inbox) = tokio::sync::mpsc::unbounded_channel();
-    let (heard, to_read) = (events.clone(), line.try_clone().unwrap());
-    thread::spawn(move || {
-        read_frames(to_read, |id, body| drop(heard.send(Event::Heard(id, body))));
-        heard.send(Event::End)
-    });
+    let (heard, mut inbox) = tokio::sync::mpsc::unbounded_channel();
+    let to_read = line.try_clone().unwrap();
+    thread::spawn(move || read_frames(to_read, |id, body| drop(heard.send((id, body)))));
     let can = store.capabilities();
     assert_eq!(crossed(&can), can, "a capability that does not cross");
     line.write_all(&frame(HELLO, &can)).unwrap();
 
-    let mut calls: HashMap<u64, Pin<Box<dyn Future<Output = Vec<u8>>>>> = HashMap::new();
-    while let Some(event) = inbox.recv().await {
-        let id = match event {
-            Event::Heard(id, message) if String::take(&mut &message[..]) == DROP => {
-                calls.remove(&id);
-                continue;
+    let (mut calls, mut handles) = (FuturesUnordered::new(), HashMap::new());
+    loop {
+        tokio::select! {
+            biased;
+            // First, so that a call is polled, or dropped, before anything later is heard.
+            Some((id, answer)) = calls.next() => {
+                handles.remove(&id);
+                if let Ok::<Vec<u8>, Aborted>(answer) = answer {
+                    // It fails where the parent is gone, and the line is about to end.
+                    let _ = line.write_all(&answer);
+                }
             }
-            Event::Heard(id, call) => {
-                calls.insert(id, Box::pin(answer(store.clone(), id, call)));
-                id
-            }
-            Event::Woken(id) => id,
-            Event::End => return,
-        };
-        let Some(call) = calls.get_mut(&id) else { continue };
-        let waker = Waker::from(Arc::new(Bell { id, events: events.clone() }));
-        if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
-            calls.remove(&id);
-            // Where nobody reads it, the line is about to end.
-            let _ = line.write_all(&answer);
+            heard = inbox.recv() => match heard {
+                Some((id, message)) if String::take(&mut &message[..]) == DROP => {
+                    handles.remove(&id).as_ref().map(AbortHandle::abort);
+                }
+                Some((id, call)) => {
+                    let (call, handle) = abortable(answer(store.clone(), id, call));
+                    handles.insert(id, handle);
+                    calls.push(call.map(move |answer| (id, answer)));
+                }
+                None => return,
+            },
         }
     }
 }

@@ -8,7 +8,7 @@ use leasehold::{Clock, Locks, Status, Store};
 
 use super::{client, ms, paused_runtime, secs};
 
-/// What holds for two clients. The future is in a box, so that what runs a claim is compiled once, and not with each of them.
+/// A claim about two clients. The future is in a box, so that the code that runs claims is compiled once.
 type Claim<'a> = &'a dyn Fn(Locks, Locks) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Runs the claim for two clients of each store, and sees that nothing is left of it.
@@ -16,7 +16,7 @@ pub fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F)
     in_memory_and_on_disk(&|a, b| Box::pin(claim(a, b)));
 }
 
-/// The same, and on a Redis server.
+/// Runs the claim on each store, and on a Redis server.
 pub fn on_every_store_and_server<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
     on_every_store(&claim);
     on_a_server("", claim);
@@ -50,7 +50,7 @@ fn on_redis(options: &str, claim: Claim<'_>) {
 }
 
 async fn checked(claim: Claim<'_>, a: Locks, b: Locks) {
-    // So that whoever waits for itself is found out.
+    // So that a client that waits for itself is found out.
     tokio::time::timeout(secs(120), claim(a.clone(), b.clone())).await.expect("it comes to its end");
     a.settled().await;
     b.settled().await;
@@ -82,7 +82,7 @@ pub async fn in_line(locks: &Locks, name: &str, count: usize) -> Status {
     }
 }
 
-/// As a future that somebody waits for: in a task of its own, and in line before this returns.
+/// Starts a request in a task of its own, and returns when it waits in line.
 pub async fn waiting<T: Send + 'static>(
     locks: &Locks,
     name: &str,
@@ -95,8 +95,8 @@ pub async fn waiting<T: Send + 'static>(
 }
 
 /// A store that can do no more than exclude, and says so.
-pub fn plain_client() -> (Arc<super::Moody>, Locks) {
-    let store = super::Moody::new(Clock::tokio());
+pub fn plain_client() -> (Arc<super::ScriptedStore>, Locks) {
+    let store = super::ScriptedStore::new(Clock::tokio());
     store.is_plain.store(true, std::sync::atomic::Ordering::SeqCst);
     assert!(!store.capabilities().shared);
     (store.clone(), client(&store, "a"))

@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::child::ChildTest;
-use super::wall::WallClock;
+use super::clock_shim::WallClock;
 
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 const HOME: &str = "LEASEHOLD_TEST_HOME";

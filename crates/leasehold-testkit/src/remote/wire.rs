@@ -15,14 +15,14 @@ use leasehold::{
 
 use crate::origin;
 
-/// What comes out over there when this is put in here.
+/// Returns the value as it comes out at the other end of the line.
 pub fn crossed<T: Wire>(value: &T) -> T {
     let mut bytes = Vec::new();
     value.put(&mut bytes);
     T::take(&mut &bytes[..])
 }
 
-/// What can cross. Both ends are the same program, so whatever does not fit is a mistake in here, and a panic.
+/// A value that can cross. Both ends are the same program, so bytes that do not fit are a mistake in here, and a panic.
 pub trait Wire: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut &[u8]) -> Self;

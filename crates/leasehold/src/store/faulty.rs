@@ -2,24 +2,15 @@
 //! requests, by a seeded plan. The same seed over the same calls gives the same faults and the same trace.
 
 use std::fmt;
-#[cfg(unix)]
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use super::{Capabilities, NoticeReceiver, Store};
-use crate::cells::store::CellStore;
-use crate::claim::{
-    Acquired, Adopted, Claim, Converted, Evicted, Names, Released, Renewed, Share, Status, Ticket,
-};
-use crate::clock::{Clock, Deadline};
+use super::intercept::{Call, Execution, Intercept};
+use super::{Capabilities, Store};
+use crate::clock::Deadline;
 use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::name::Name;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
-use crate::ttl::Ttl;
 
 /// What goes wrong, and how often.
 #[derive(Debug, Clone, Copy)]
@@ -134,45 +125,6 @@ impl Faulty {
         self.clock().now().plus(delay)
     }
 
-    /// Sends one call through the network. What is sent is executed even if the caller has gone meanwhile: that
-    /// is what makes cancelling hard.
-    async fn call<A, T, F>(
-        &self,
-        what: &'static str,
-        about: &Names,
-        repeatable: bool,
-        asked: A,
-        execute: F,
-    ) -> Result<T>
-    where
-        A: Send + Sync + 'static,
-        T: fmt::Debug + Send + 'static,
-        F: Fn(Arc<dyn Store>, Arc<A>) -> Execution<T> + Send + Sync + 'static,
-    {
-        let asked = Arc::new(asked);
-        let execute = move |store| execute(store, asked.clone());
-        let number = self.line.calls.fetch_add(1, Ordering::SeqCst);
-        let fate = self.line.plan.fate(number);
-        let gives_up = self.after(self.line.plan.timeout);
-        let no_answer = |why: &str| Error::Unreachable { store: "faulty", why: why.to_owned() };
-        let outcome = if fate.lost == Some(Lost::Request) {
-            self.clock().sleep_until(gives_up).await;
-            Err(no_answer("request lost"))
-        } else {
-            let (reply, mut answer) = oneshot::channel();
-            let network = self.clone();
-            spawn(async move { network.deliver(fate, repeatable, execute, reply).await });
-            // No time-out here: a waiting acquire may take long. The network tells what became of the reply.
-            match (&mut answer).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(no_answer("reply lost")),
-            }
-        };
-        let now = self.clock().now();
-        lock(&self.line.trace).push(format!("{number} {what} {about} {fate:?} -> {outcome:?} @ {now:?}"));
-        outcome
-    }
-
     async fn deliver<T, F>(
         self,
         fate: Fate,
@@ -217,110 +169,46 @@ impl Faulty {
     }
 }
 
-type Execution<T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send>>;
-
-#[async_trait]
-impl Store for Faulty {
-    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        self.call("acquire", &claim.ticket.names, true, claim.clone(), |store, claim| {
-            Box::pin(async move { store.acquire(&claim).await })
-        })
-        .await
+impl Intercept for Faulty {
+    fn inner(&self) -> &Arc<dyn Store> {
+        &self.line.inner
     }
 
-    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
-        let Some((first, _)) = due.first() else { return Vec::new() };
-        let answers = self.call("renew", &first.names, true, due.to_vec(), |store, due| {
-            Box::pin(async move { Ok(store.renew(&due).await) })
-        });
-        match answers.await {
-            Ok(answers) => answers,
-            Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
-        }
+    /// Sends one call through the network. What is sent is executed even if the caller has gone meanwhile: that
+    /// is what makes cancelling hard.
+    async fn intercept<T, E>(&self, call: Call, execute: E) -> Result<T>
+    where
+        T: fmt::Debug + Send + 'static,
+        E: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync + 'static,
+    {
+        // A second eviction would evict the next holder.
+        let repeatable = !matches!(call.method, "evict" | "evict_holder" | "adopt");
+        let number = self.line.calls.fetch_add(1, Ordering::SeqCst);
+        let fate = self.line.plan.fate(number);
+        let gives_up = self.after(self.line.plan.timeout);
+        let no_answer = |why: &str| Error::Unreachable { store: "faulty", why: why.to_owned() };
+        let outcome = if fate.lost == Some(Lost::Request) {
+            self.clock().sleep_until(gives_up).await;
+            Err(no_answer("request lost"))
+        } else {
+            let (reply, mut answer) = oneshot::channel();
+            let network = self.clone();
+            spawn(async move { network.deliver(fate, repeatable, execute, reply).await });
+            // No time-out here: a waiting acquire may take long. The network tells what became of the reply.
+            match (&mut answer).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(no_answer("reply lost")),
+            }
+        };
+        let now = self.clock().now();
+        lock(&self.line.trace)
+            .push(format!("{number} {} {:?} {fate:?} -> {outcome:?} @ {now:?}", call.method, call.about));
+        outcome
     }
 
-    async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        self.call("release", &ticket.names, true, ticket.clone(), |store, ticket| {
-            Box::pin(async move { store.release(&ticket).await })
-        })
-        .await
-    }
-
-    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        self.call("detach", &ticket.names, true, ticket.clone(), move |store, ticket| {
-            Box::pin(async move { store.detach(&ticket, ttl).await })
-        })
-        .await
-    }
-
-    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        self.call("convert", &ticket.names, true, ticket.clone(), move |store, ticket| {
-            Box::pin(async move { store.convert(&ticket, to).await })
-        })
-        .await
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        self.call("inspect", &name.clone().into(), true, name.clone(), |store, name| {
-            Box::pin(async move { store.inspect(&name).await })
-        })
-        .await
-    }
-
-    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        let about = Name::new("list")?.into();
-        self.call("list", &about, true, prefix.to_owned(), move |store, prefix| {
-            Box::pin(async move { store.list(&prefix, limit).await })
-        })
-        .await
-    }
-
-    async fn evict(&self, name: &Name) -> Result<Evicted> {
-        self.call("evict", &name.clone().into(), false, name.clone(), |store, name| {
-            Box::pin(async move { store.evict(&name).await })
-        })
-        .await
-    }
-
-    async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
-        self.call("evict_holder", &name.clone().into(), false, name.clone(), move |store, name| {
-            Box::pin(async move { store.evict_holder(&name, fence).await })
-        })
-        .await
-    }
-
-    fn notices(&self) -> Option<NoticeReceiver> {
-        self.line.inner.notices()
-    }
-
-    async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
-        self.line.inner.confirm_end(names, fence).await
-    }
-
-    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
-        self.call("adopt", &name.clone().into(), false, name.clone(), move |store, name| {
-            Box::pin(async move { store.adopt(&name, ttl).await })
-        })
-        .await
-    }
-
-    fn cells(&self) -> Option<&dyn CellStore> {
-        self.line.inner.cells()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let inner = self.line.inner.capabilities();
+    fn adjust(&self, inner: Capabilities) -> Capabilities {
         // A request and its duplicate may each be delayed once.
         Capabilities { late_window: inner.late_window + self.line.plan.delay_max * 2, ..inner }
-    }
-
-    fn clock(&self) -> &Clock {
-        self.line.inner.clock()
-    }
-
-    #[cfg(unix)]
-    fn lifeline(&self) -> Result<Option<OwnedFd>> {
-        self.line.inner.lifeline()
     }
 }
 

@@ -6,6 +6,8 @@ pub mod conformance;
 pub mod faulty;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
 pub mod file;
+#[cfg(any(feature = "testing", shuttle))]
+pub mod intercept;
 pub mod memory;
 pub(crate) mod notices;
 mod one_by_one;

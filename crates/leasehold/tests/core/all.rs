@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::stores::{on_a_server, on_every_store, plain_client, waiting};
-use common::{Mood, Moody, client, ms, secs};
+use common::{Behaviour, ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Locks, Loss};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -204,12 +204,12 @@ async fn what_is_lost_while_the_rest_is_waited_for_is_told_and_nothing_stays() {
 #[tokio::test(start_paused = true)]
 async fn where_the_store_fails_in_the_middle_nothing_stays() {
     let fails = |call: &str, name: &str| match (call, name) {
-        ("acquire", "y") => Mood::Fails,
-        ("acquire", "z") => Mood::Hangs,
-        _ => Mood::Well,
+        ("acquire", "y") => Behaviour::Fails,
+        ("acquire", "z") => Behaviour::Hangs,
+        _ => Behaviour::Answers,
     };
     for second in ["y", "z"] {
-        let store = Moody::by(Clock::tokio(), ms(0), fails);
+        let store = ScriptedStore::by(Clock::tokio(), ms(0), fails);
         store.is_plain.store(true, Ordering::SeqCst);
         let locks = client(&store, "a");
         let error = locks.all(["x", second]).wait(secs(2)).lock().await.unwrap_err();
@@ -221,7 +221,7 @@ async fn where_the_store_fails_in_the_middle_nothing_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_names_and_options_are_told_before_anything_is_sent() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let none: [&str; 0] = [];
     let many: Vec<String> = (0..65).map(|i| format!("n{i}")).collect();

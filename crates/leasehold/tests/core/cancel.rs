@@ -5,7 +5,7 @@ use leasehold_testkit as common;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use common::operations::{Actors, OPERATIONS, at_every_await_point};
+use common::cancel_points::{Actors, OPERATIONS, at_every_await_point};
 use common::{client, in_parallel, ms, paused_runtime, secs};
 use futures_util::FutureExt;
 use leasehold::Clock;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::stores::{in_line, on_every_store, on_every_store_and_server, plain_client, waiting};
-use common::{Mood, Moody, client, ms, scaled, secs};
+use common::{Behaviour, ScriptedStore, client, ms, scaled, secs};
 use leasehold::{Clock, Error, Event, Lease, Loss, Options, Share, Upgrade};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -170,7 +170,7 @@ fn an_upgrade_near_the_end_of_a_lease_never_leaves_two_valid_writers() {
 /// Tasks of one client that wait for the writer to pass it on ask the store instead, once it reads.
 #[tokio::test(start_paused = true)]
 async fn local_tasks_behind_a_writer_are_served_when_the_reader_lets_go() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let writer = locks.rwlock("x").write().await.unwrap();
     let rwlock = locks.rwlock("x");
@@ -189,7 +189,7 @@ async fn local_tasks_behind_a_writer_are_served_when_the_reader_lets_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_on_holding_goes_on_counting() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let start = tokio::time::Instant::now();
     let writer = locks.rwlock("x").max_hold(secs(60)).write().await.unwrap();
@@ -207,16 +207,22 @@ async fn a_limit_on_holding_goes_on_counting() {
 /// What a store does with a conversion, and what the caller is told; after each, nothing is left.
 #[tokio::test(start_paused = true)]
 async fn without_an_answer_it_is_held_no_more_and_given_back() {
-    for mood in [Mood::Fails, Mood::Hangs, Mood::SlowlyFails(1_000), Mood::Slow(8_000)] {
+    for mood in [Behaviour::Fails, Behaviour::Hangs, Behaviour::SlowlyFails(1_000), Behaviour::Slow(8_000)] {
         let rule = match mood {
-            Mood::Fails => |call: &str, _: &str| if call == "convert" { Mood::Fails } else { Mood::Well },
-            Mood::Hangs => |call: &str, _: &str| if call == "convert" { Mood::Hangs } else { Mood::Well },
-            Mood::Slow(_) => {
-                |call: &str, _: &str| if call == "convert" { Mood::Slow(8_000) } else { Mood::Well }
+            Behaviour::Fails => {
+                |call: &str, _: &str| if call == "convert" { Behaviour::Fails } else { Behaviour::Answers }
             }
-            _ => |call: &str, _: &str| if call == "convert" { Mood::SlowlyFails(1_000) } else { Mood::Well },
+            Behaviour::Hangs => {
+                |call: &str, _: &str| if call == "convert" { Behaviour::Hangs } else { Behaviour::Answers }
+            }
+            Behaviour::Slow(_) => |call: &str, _: &str| {
+                if call == "convert" { Behaviour::Slow(8_000) } else { Behaviour::Answers }
+            },
+            _ => |call: &str, _: &str| {
+                if call == "convert" { Behaviour::SlowlyFails(1_000) } else { Behaviour::Answers }
+            },
         };
-        let store = Moody::by(Clock::tokio(), ms(0), rule);
+        let store = ScriptedStore::by(Clock::tokio(), ms(0), rule);
         let locks = client(&store, "a");
         for writes in [true, false] {
             let rwlock = locks.rwlock("x");
@@ -245,8 +251,9 @@ async fn without_an_answer_it_is_held_no_more_and_given_back() {
 /// The lease's own deadline comes before a store that takes too long.
 #[tokio::test(start_paused = true)]
 async fn an_answer_after_the_deadline_is_a_loss() {
-    let slow = |call: &str, _: &str| if call == "convert" { Mood::Slow(2_000) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let slow =
+        |call: &str, _: &str| if call == "convert" { Behaviour::Slow(2_000) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), slow);
     let locks = client(&store, "a");
     let writer = locks.rwlock("x").ttl(secs(1)).write().await.unwrap();
     let error = writer.downgrade().await.unwrap_err();
@@ -259,9 +266,9 @@ async fn an_answer_after_the_deadline_is_a_loss() {
 /// conversion's.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_is_overtaken_by_the_conversion_loses_nothing() {
-    let slow = |call: &str, _: &str| if call == "renew" { Mood::Slow(100) } else { Mood::Well };
+    let slow = |call: &str, _: &str| if call == "renew" { Behaviour::Slow(100) } else { Behaviour::Answers };
     for answered_ms in [0, 400] {
-        let store = Moody::by(Clock::tokio(), ms(0), slow);
+        let store = ScriptedStore::by(Clock::tokio(), ms(0), slow);
         let locks = client(&store, "a");
         let mut lease = locks.rwlock("x").ttl(secs(3)).read().await.unwrap();
         store.grant_late_ms.store(answered_ms, Ordering::SeqCst);
@@ -283,8 +290,9 @@ async fn a_renewal_that_is_overtaken_by_the_conversion_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn closing_the_client_in_the_middle_gives_it_back() {
-    let slow = |call: &str, _: &str| if call == "convert" { Mood::Slow(100) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let slow =
+        |call: &str, _: &str| if call == "convert" { Behaviour::Slow(100) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), slow);
     let (locks, other) = (client(&store, "a"), client(&store, "b"));
     let writer = locks.rwlock("x").write().await.unwrap();
     let (end, ()) = tokio::join!(writer.downgrade(), async {
@@ -313,7 +321,7 @@ async fn a_store_that_cannot_says_so() {
 async fn each_lease_is_acquired_and_released_once() {
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let hook = told.clone();
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = Options::default()
         .on_event(move |event| {
             hook.lock().unwrap().push(match event {

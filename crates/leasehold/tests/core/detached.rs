@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use common::child::ChildTest;
 use common::child_test;
 use common::stores::{in_line, on_every_store, waiting};
-use common::{Mood, Moody, client, ms, paused_runtime, secs, two_clients};
+use common::{Behaviour, ScriptedStore, client, ms, paused_runtime, secs, two_clients};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Detached, Error, Event, Fence, Locks, Loss, Name, Options, Owner, Store, Token};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -171,7 +171,7 @@ async fn it_waits_and_is_refused_as_any_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_never_passed_on_and_local_tasks_wait_in_order() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let order: Arc<Mutex<Vec<u64>>> = Arc::default();
     let held = locks.mutex("x").lock_detached().await.unwrap();
@@ -218,7 +218,7 @@ async fn it_is_never_passed_on_and_local_tasks_wait_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_renews_it() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let _lease = locks.mutex("x").ttl(secs(1)).lock_detached().await.unwrap();
     tokio::time::sleep(secs(1)).await;
@@ -228,7 +228,7 @@ async fn nobody_renews_it() {
 
 #[tokio::test(start_paused = true)]
 async fn what_only_a_keeper_could_do_is_refused_before_anything_is_sent() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let error = locks.mutex("x").max_hold(secs(60)).lock_detached().await.unwrap_err();
     assert_eq!(
@@ -270,11 +270,11 @@ async fn through_a_closed_client_nothing_is_done_and_another_takes_it_up() {
 
 #[tokio::test(start_paused = true)]
 async fn without_an_answer_the_outcome_is_unknown_and_a_release_is_finished_in_the_background() {
-    let store = Moody::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
-        ("renew", "silent") => Mood::Hangs,
-        ("renew", "failing") => Mood::Fails,
-        ("release", "slow") => Mood::Slow(200),
-        _ => Mood::Well,
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
+        ("renew", "silent") => Behaviour::Hangs,
+        ("renew", "failing") => Behaviour::Fails,
+        ("release", "slow") => Behaviour::Slow(200),
+        _ => Behaviour::Answers,
     });
     let locks = client(&store, "a");
     // It lasted when its holder let go: good work is kept.
@@ -312,7 +312,7 @@ async fn without_an_answer_the_outcome_is_unknown_and_a_release_is_finished_in_t
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_late_is_renewed_or_given_back() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     store.grant_late_ms.store(6_000, Ordering::SeqCst);
     let mutex = locks.mutex("x").ttl(secs(10));
@@ -457,7 +457,7 @@ fn it_lasts_for_as_long_as_was_said_from_then_and_who_waits_hears_of_it() {
 
 #[tokio::test(start_paused = true)]
 async fn its_new_ttl_counts_to_the_millisecond_and_nobody_renews_it() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     for (ttl, then) in [(secs(30), secs(2)), (secs(1), secs(40))] {
         let lease = locks.mutex("x").ttl(ttl).lock().await.unwrap();
@@ -478,7 +478,7 @@ async fn its_new_ttl_counts_to_the_millisecond_and_nobody_renews_it() {
 /// What was passed on has a later fence of the grant's block, and that is the one its user wrote down.
 #[tokio::test(start_paused = true)]
 async fn one_that_was_passed_on_keeps_its_own_fence() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = a.mutex("x").lock().await.unwrap();
     let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(a.mutex("x").lock())).collect();
@@ -523,11 +523,11 @@ fn readers_and_permits_are_detached_like_any_other() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_detached_is_given_back() {
-    let store = Moody::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
-        ("detach", "silent") => Mood::Hangs,
-        ("detach", "failing") => Mood::Fails,
-        ("detach", "slow") => Mood::Slow(2_000),
-        _ => Mood::Well,
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
+        ("detach", "silent") => Behaviour::Hangs,
+        ("detach", "failing") => Behaviour::Fails,
+        ("detach", "slow") => Behaviour::Slow(2_000),
+        _ => Behaviour::Answers,
     });
     let locks = client(&store, "a");
     let error = locks.mutex("x").lock().await.unwrap().detach(ms(1)).await.unwrap_err();
@@ -607,9 +607,9 @@ fn a_detach_is_no_event_and_its_failure_is_the_end_of_a_lease() {
             });
             async {}
         });
-        let store = Moody::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
-            ("detach", "slow") => Mood::SlowlyFails(1_000),
-            _ => Mood::Well,
+        let store = ScriptedStore::by(Clock::tokio(), ms(0), |call, name| match (call, name) {
+            ("detach", "slow") => Behaviour::SlowlyFails(1_000),
+            _ => Behaviour::Answers,
         });
         let locks = options.over(store).unwrap();
         let kept = async |name: &str| {

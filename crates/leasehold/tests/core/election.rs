@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::stores::{on_a_server, on_every_store, plain_client, waiting};
-use common::{Moody, client, ms, secs};
+use common::{ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Leader, Locks, Loss};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -90,7 +90,7 @@ fn candidates_lead_in_order_of_arrival() {
 
 #[tokio::test(start_paused = true)]
 async fn observing_asks_no_more_often_than_was_said() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let mut changes = locks.election("x").leader_changed();
     changes.next().await.unwrap();

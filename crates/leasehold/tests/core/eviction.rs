@@ -6,7 +6,7 @@ use leasehold_testkit as common;
 
 use std::time::Duration;
 
-use common::fleet::{CALM, Fleet};
+use common::quorum_nodes::{CALM, QuorumNodes};
 use common::stores::on_every_store_and_server;
 use common::{ms, secs};
 use leasehold::{Departure, Locks, Loss};
@@ -20,7 +20,7 @@ const AT_ONCE: Duration = Duration::from_secs(8);
 /// Runs it for two clients of each store, `redlock:` among them.
 fn on_every_store_and_a_quorum<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
     on_every_store_and_server(&claim);
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { claim(fleet.client("a", CALM).await, fleet.client("b", CALM).await).await });
 }

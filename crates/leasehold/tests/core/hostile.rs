@@ -5,7 +5,7 @@ use leasehold_testkit as common;
 
 use std::time::Duration;
 
-use common::{Moody, client, paused_runtime};
+use common::{ScriptedStore, client, paused_runtime};
 use leasehold::{Clock, Error, Fence, Name, Names, Owner, Permits, Token, Ttl, blocking};
 use proptest::prelude::*;
 
@@ -158,7 +158,7 @@ proptest! {
         renews in any::<bool>(),
     ) {
         paused_runtime().block_on(async move {
-            let store = Moody::new(Clock::tokio());
+            let store = ScriptedStore::new(Clock::tokio());
             let locks = client(&store, "a");
             let mut mutex = locks.mutex(name).owner(label).ttl(ttl).wait(wait).max_hold(max_hold);
             mutex = mutex.min_validity(min_validity);

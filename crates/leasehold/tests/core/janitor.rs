@@ -4,7 +4,7 @@ use leasehold_testkit as common;
 
 use std::time::Duration;
 
-use common::{Mood, Moody, client, ms, secs};
+use common::{Behaviour, ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Locks};
 
 /// How long another client waits for a name.
@@ -16,7 +16,7 @@ async fn time_to_get(locks: &Locks, name: &str) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_lease_does_not_wait_behind_errands_that_wait_for_late_requests() {
-    let store = Moody::by(Clock::tokio(), secs(1), |_, _| Mood::Well);
+    let store = ScriptedStore::by(Clock::tokio(), secs(1), |_, _| Behaviour::Answers);
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let mut held = Vec::new();
     for i in 0..640 {
@@ -34,9 +34,10 @@ async fn a_dropped_lease_does_not_wait_behind_errands_that_wait_for_late_request
 
 #[tokio::test(start_paused = true)]
 async fn settling_does_not_keep_the_janitor_from_its_work() {
-    let bad =
-        |call: &str, name: &str| if (call, name) == ("release", "bad") { Mood::Fails } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), Duration::ZERO, bad);
+    let bad = |call: &str, name: &str| {
+        if (call, name) == ("release", "bad") { Behaviour::Fails } else { Behaviour::Answers }
+    };
+    let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, bad);
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let (bad, good) = (a.mutex("bad").lock().await.unwrap(), a.mutex("good").lock().await.unwrap());
     drop(bad);
@@ -55,12 +56,13 @@ async fn settling_does_not_keep_the_janitor_from_its_work() {
 #[tokio::test(start_paused = true)]
 async fn every_errand_is_over_when_its_ttl_is_however_many_there_are() {
     for mood in [
-        (|call: &str, _: &str| if call == "release" { Mood::Fails } else { Mood::Well }) as common::Rule,
+        (|call: &str, _: &str| if call == "release" { Behaviour::Fails } else { Behaviour::Answers })
+            as common::Rule,
         |call, _| {
-            if call == "release" { Mood::Hangs } else { Mood::Well }
+            if call == "release" { Behaviour::Hangs } else { Behaviour::Answers }
         },
     ] {
-        let store = Moody::by(Clock::tokio(), Duration::ZERO, mood);
+        let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, mood);
         let locks = client(&store, "a");
         let mut held = Vec::new();
         for i in 0..640 {
@@ -76,7 +78,7 @@ async fn every_errand_is_over_when_its_ttl_is_however_many_there_are() {
 #[tokio::test(start_paused = true)]
 async fn an_errand_lasts_as_long_as_the_longest_ttl_the_store_may_have_given() {
     // Releases fail for the first ten minutes.
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let lease = locks.mutex("x").ttl(secs(10)).lock().await.unwrap();
     lease.extend(secs(3_600)).await.unwrap();
@@ -92,10 +94,10 @@ async fn an_errand_lasts_as_long_as_the_longest_ttl_the_store_may_have_given() {
 #[tokio::test(start_paused = true)]
 async fn a_release_that_hangs_is_not_in_the_way_of_others() {
     let bad = |call: &str, name: &str| match call {
-        "release" if name.starts_with("bad") => Mood::Hangs,
-        _ => Mood::Well,
+        "release" if name.starts_with("bad") => Behaviour::Hangs,
+        _ => Behaviour::Answers,
     };
-    let store = Moody::by(Clock::tokio(), Duration::ZERO, bad);
+    let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, bad);
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let mut held = Vec::new();
     for i in 0..2_000 {

@@ -6,7 +6,7 @@ use leasehold_testkit as common;
 
 use std::collections::BTreeMap;
 
-use common::fleet::{CALM, Fleet};
+use common::quorum_nodes::{CALM, QuorumNodes};
 use common::stores::{in_line, on_a_server, on_every_store_and_server};
 use common::{home_in_memory, ms, secs};
 use leasehold::{Error, Locks, Result, Status};
@@ -105,7 +105,7 @@ async fn latched(locks: &Locks) -> Result<()> {
 async fn the_page_says_what_the_stores_do() {
     let home = home_in_memory("kinds");
     let server = Server::start(Kind::Redis).unwrap();
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let stores = [
         "memory:".to_owned(),
         format!("file:{}", home.path().display()),
@@ -161,7 +161,7 @@ fn a_status_says_since_when_a_name_is_held_and_waited_for() {
 
 #[tokio::test]
 async fn a_status_of_a_quorum_says_since_when_a_name_is_held_and_waited_for() {
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let a = leasehold::connect(&fleet.url(CALM)).await.unwrap();
     let b = leasehold::connect(&fleet.url(CALM)).await.unwrap();
     status_says_since_when(a, b, true).await;

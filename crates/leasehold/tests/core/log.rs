@@ -6,7 +6,7 @@
 use leasehold_testkit as common;
 
 use common::child_test;
-use common::page::Page;
+use common::log_capture::LogCapture;
 use common::{client, everything, failing_cleanup, paused_runtime};
 
 #[test]
@@ -15,33 +15,25 @@ fn the_log_tells_of_a_loss_and_never_shows_a_secret() {
 }
 
 fn tells_of_a_loss() {
-    let page = Page::default();
-    let writer = page.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_ansi(false)
-        .without_time()
-        .with_writer(move || writer.clone())
-        .finish();
-    let _log = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
+    let capture = LogCapture::of_process();
     paused_runtime().block_on(async {
         let store = failing_cleanup();
         everything(store.clone(), client(&store, "the-owner")).await;
     });
-    let log = page.text();
+    let log = capture.text();
     assert!(
         log.contains("ERROR") && log.contains("lease lost") && log.contains("reason=\"deleted\""),
         "{log}"
     );
     assert!(log.contains("WARN") && log.contains("a renewal got no answer; trying again"), "{log}");
-    page.taken();
+    capture.taken();
     paused_runtime().block_on(async {
         let (locks, _) = common::two_clients();
         let lease = locks.mutex("x").lock().await.unwrap();
         locks.close().await;
         assert!(!lease.is_valid());
     });
-    let closed = page.text();
+    let closed = capture.text();
     assert!(closed.contains("INFO") && closed.contains("since the client was closed"), "{closed}");
     assert!(!closed.contains("ERROR"), "closing is no error: {closed}");
     // 32 hex digits in a row would be the secret part of a token.

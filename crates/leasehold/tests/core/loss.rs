@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Mood, Moody, client, ms, secs, two_clients};
+use common::{Behaviour, ScriptedStore, client, ms, secs, two_clients};
 use leasehold::store::faulty::{Faulty, Plan};
 use leasehold::store::memory::Memory;
 use leasehold::{Clock, Error, Event, Locks, Loss, Options};
 use tokio::sync::mpsc;
 
 /// A client that passes on every event it hears.
-fn overheard(store: &Arc<Moody>) -> (Locks, mpsc::UnboundedReceiver<Event>) {
+fn overheard(store: &Arc<ScriptedStore>) -> (Locks, mpsc::UnboundedReceiver<Event>) {
     let (sender, events) = mpsc::unbounded_channel();
     let options = Options::default().on_event(move |event| {
         let _ = sender.send(event);
@@ -24,7 +24,7 @@ fn overheard(store: &Arc<Moody>) -> (Locks, mpsc::UnboundedReceiver<Event>) {
 
 /// Runs guarded work on a store that hangs for ever, and returns how long the lease was believed in.
 async fn a_hanging_store(clock: Clock, ttl: Duration) -> Duration {
-    let store = Moody::new(clock.clone());
+    let store = ScriptedStore::new(clock.clone());
     let (locks, mut events) = overheard(&store);
     let lease = locks.mutex("x").ttl(ttl).lock().await.unwrap();
     let proof = lease.proof();
@@ -87,7 +87,7 @@ async fn a_thread_that_stood_still_past_the_deadline_finds_its_lease_lost_at_the
 #[tokio::test]
 async fn a_machine_that_slept_past_the_ttl_finds_its_lease_lost_at_the_first_look() {
     let clock = Clock::manual();
-    let store = Moody::new(clock.clone());
+    let store = ScriptedStore::new(clock.clone());
     let locks = client(&store, "a");
     let lease = locks.mutex("x").lock().await.unwrap();
     // Suspended: time passes and no timer fires.
@@ -102,7 +102,7 @@ async fn a_machine_that_slept_past_the_ttl_finds_its_lease_lost_at_the_first_loo
 
 #[tokio::test(start_paused = true)]
 async fn one_failed_renewal_is_tried_again() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (locks, mut events) = overheard(&store);
     let lease = locks.mutex("x").lock().await.unwrap();
     store.failing_renewals.store(3, Ordering::SeqCst);
@@ -117,7 +117,7 @@ async fn one_failed_renewal_is_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_works_after_failures_is_one_event_with_their_number() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (locks, mut events) = overheard(&store);
     let lease = locks.mutex("x").lock().await.unwrap();
     store.failing_renewals.store(3, Ordering::SeqCst);
@@ -136,7 +136,7 @@ async fn a_renewal_that_works_after_failures_is_one_event_with_their_number() {
 #[tokio::test(start_paused = true)]
 async fn leases_that_are_due_at_about_the_same_time_are_renewed_together() {
     const LEASES: u64 = 1_000;
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let mut leases = Vec::new();
     for i in 0..LEASES {
@@ -153,7 +153,7 @@ async fn leases_that_are_due_at_about_the_same_time_are_renewed_together() {
 
 #[tokio::test(start_paused = true)]
 async fn renewals_that_fail_until_the_deadline_lose_the_lease() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let lease = locks.mutex("x").lock().await.unwrap();
     store.failing_renewals.store(u64::MAX, Ordering::SeqCst);
@@ -191,7 +191,7 @@ async fn an_extended_lease_lasts_and_a_shorter_extension_takes_nothing_away() {
 
 #[tokio::test(start_paused = true)]
 async fn an_extension_that_hangs_ends_with_the_lease() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let lease = locks.mutex("x").no_renewal().lock().await.unwrap();
     store.hang();
@@ -201,7 +201,7 @@ async fn an_extension_that_hangs_ends_with_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_late_is_renewed_before_it_is_handed_out() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     store.grant_late_ms.store(20_000, Ordering::SeqCst);
     let lease = locks.mutex("x").lock().await.unwrap();
@@ -211,7 +211,7 @@ async fn a_grant_that_comes_late_is_renewed_before_it_is_handed_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_late_and_cannot_be_renewed_in_time_is_given_back() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     store.grant_late_ms.store(20_000, Ordering::SeqCst);
     store.renewal_late_ms.store(20_000, Ordering::SeqCst);
@@ -235,7 +235,7 @@ async fn a_grant_that_comes_late_and_cannot_be_renewed_in_time_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_does_not_look_like_contention() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let _lease = a.mutex("x").lock().await.unwrap();
     store.hang();
@@ -247,7 +247,7 @@ async fn an_outage_does_not_look_like_contention() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_without_an_answer_is_unknown_and_good_work_is_kept() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let lease = locks.mutex("x").lock().await.unwrap();
     let other = locks.mutex("y").lock().await.unwrap();
@@ -264,7 +264,7 @@ async fn a_release_without_an_answer_is_unknown_and_good_work_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn both_batches_hanging_do_not_keep_other_leases_from_being_renewed() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let mut leases = Vec::new();
     for i in 0..700 {
@@ -305,11 +305,11 @@ fn a_runtime_that_shuts_down_tells_whoever_relies_on_a_lease() {
 #[tokio::test(start_paused = true)]
 async fn long_leases_whose_renewal_hangs_do_not_cost_a_short_one_its_life() {
     let hangs_for_long = |call: &str, name: &str| match (call, name) {
-        ("renew", "short") => Mood::Well,
-        ("renew", _) => Mood::Hangs,
-        _ => Mood::Well,
+        ("renew", "short") => Behaviour::Answers,
+        ("renew", _) => Behaviour::Hangs,
+        _ => Behaviour::Answers,
     };
-    let store = Moody::by(Clock::tokio(), Duration::ZERO, hangs_for_long);
+    let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, hangs_for_long);
     let locks = client(&store, "a");
     let _one = locks.mutex("one").lock().await.unwrap();
     let _two = locks.mutex("two").lock().await.unwrap();
@@ -322,8 +322,8 @@ async fn long_leases_whose_renewal_hangs_do_not_cost_a_short_one_its_life() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_not_a_dead_one() {
     // Each answer takes longer than the patience of a 300 ms lease, and comes well before its deadline.
-    let slow = |call: &str, _: &str| if call == "renew" { Mood::Slow(60) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), Duration::ZERO, slow);
+    let slow = |call: &str, _: &str| if call == "renew" { Behaviour::Slow(60) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, slow);
     let locks = client(&store, "a");
     let lease = locks.mutex("x").ttl(ms(300)).lock().await.unwrap();
     tokio::time::sleep(secs(5)).await;
@@ -332,8 +332,8 @@ async fn a_slow_store_is_not_a_dead_one() {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_ended_under_a_valid_lease_is_kept_though_its_release_was_slow() {
-    let slow = |call: &str, _: &str| if call == "release" { Mood::Slow(50) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), Duration::ZERO, slow);
+    let slow = |call: &str, _: &str| if call == "release" { Behaviour::Slow(50) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, slow);
     let locks = client(&store, "a");
     let lease = locks.mutex("x").ttl(ms(300)).no_renewal().lock().await.unwrap();
     tokio::time::sleep(ms(270)).await;
@@ -402,7 +402,7 @@ fn a_runtime_without_timers_of_its_own_is_a_clear_error() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_do_not_wait_end_on_a_store_that_hangs() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     store.hang();
     let silent = |error: Error| assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
@@ -418,7 +418,7 @@ async fn calls_that_do_not_wait_end_on_a_store_that_hangs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_was_never_handed_out_is_nobodys_loss() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (locks, mut events) = overheard(&store);
     store.grant_late_ms.store(40_000, Ordering::SeqCst);
     assert!(matches!(locks.mutex("x").lock().await, Err(Error::Late { .. })));
@@ -431,7 +431,7 @@ async fn a_grant_that_was_never_handed_out_is_nobodys_loss() {
 #[tokio::test]
 async fn an_answer_that_comes_after_the_deadline_revives_nothing() {
     let clock = Clock::manual();
-    let store = Moody::new(clock.clone());
+    let store = ScriptedStore::new(clock.clone());
     let locks = client(&store, "a");
     store.renewal_late_ms.store(5_000, Ordering::SeqCst);
     let lease = locks.mutex("x").lock().await.unwrap();
@@ -455,10 +455,10 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn errors_say_what_happened_to_what_and_what_to_do() {
     let silent = |call: &str, name: &str| match (call, name) {
-        ("renew" | "release", _) | ("inspect", "z") => Mood::Fails,
-        _ => Mood::Well,
+        ("renew" | "release", _) | ("inspect", "z") => Behaviour::Fails,
+        _ => Behaviour::Answers,
     };
-    let store = Moody::by(Clock::tokio(), Duration::ZERO, silent);
+    let store = ScriptedStore::by(Clock::tokio(), Duration::ZERO, silent);
     let locks = client(&store, "web-3:4711");
     let lease = locks.mutex("x").lock().await.unwrap();
     let evicted = locks.mutex("y").no_renewal().ttl(secs(1)).lock().await.unwrap();
@@ -494,7 +494,7 @@ async fn errors_say_what_happened_to_what_and_what_to_do() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_late_and_surely_keeps_a_lease() {
     for late_ms in [60, 300, 450, 550, 600] {
-        let store = Moody::new(Clock::tokio());
+        let store = ScriptedStore::new(Clock::tokio());
         let locks = client(&store, "a");
         store.renewal_late_ms.store(late_ms, Ordering::SeqCst);
         let lease = locks.mutex("x").ttl(secs(1)).lock().await.unwrap();
@@ -505,7 +505,7 @@ async fn a_store_that_answers_late_and_surely_keeps_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn renewals_that_hang_do_not_pile_up() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let _lease = locks.mutex("x").ttl(secs(24 * 3_600)).lock().await.unwrap();
     store.hang();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use common::{Mood, Moody, client, ms, secs};
+use common::{Behaviour, ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Fence, Lease, Locks, Mutex as Lock};
 
 type Log = Arc<Mutex<Vec<(&'static str, Fence)>>>;
@@ -31,7 +31,7 @@ fn visitor(locks: &Locks, who: &'static str, hold_us: u64, log: &Log) -> tokio::
 
 #[tokio::test(start_paused = true)]
 async fn passes_have_distinct_rising_fences_and_spare_the_store() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let log = Log::default();
     let tasks: Vec<_> = (0..64).map(|_| visitor(&locks, "a", 0, &log)).collect();
@@ -48,7 +48,7 @@ async fn passes_have_distinct_rising_fences_and_spare_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn strict_order_gives_each_task_its_own_place() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     for _ in 0..10 {
         let _ = locks.mutex("x").strict_order().lock().await.unwrap();
@@ -70,7 +70,7 @@ async fn strict_order_gives_each_task_its_own_place() {
 
 /// How many of `a`'s tasks are served, one after the other, while a task of `b` waits.
 async fn longest_run_of_a(hold_us: u64) -> usize {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let log = Log::default();
     let first = a.mutex("x").lock().await.unwrap();
@@ -105,7 +105,7 @@ async fn while_another_client_waits_a_grant_is_passed_on_for_ten_milliseconds_at
 
 #[tokio::test(start_paused = true)]
 async fn cancelling_the_first_in_line_does_not_lose_the_place() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b, c) = (client(&store, "a"), client(&store, "b"), client(&store, "c"));
     let log = Log::default();
     let held = a.mutex("x").lock().await.unwrap();
@@ -128,7 +128,7 @@ async fn cancelling_the_first_in_line_does_not_lose_the_place() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ends_leaves_the_place_to_the_next() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b, c) = (client(&store, "a"), client(&store, "b"), client(&store, "c"));
     let held = a.mutex("x").lock().await.unwrap();
     let impatient = tokio::spawn(b.mutex("x").wait(secs(1)).lock());
@@ -147,7 +147,7 @@ async fn a_wait_that_ends_leaves_the_place_to_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_does_not_keep_local_tasks_waiting_for_its_holder() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let lost = locks.mutex("x").lock().await.unwrap();
     let waiting = tokio::spawn(locks.mutex("x").lock());
@@ -163,7 +163,7 @@ async fn a_lost_lease_does_not_keep_local_tasks_waiting_for_its_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_passed_to_a_task_that_is_never_polled_again_ends_with_its_ttl() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = b.mutex("x").lock().await.unwrap();
     let mutex = a.mutex("x");
@@ -189,7 +189,7 @@ async fn a_lease_passed_to_a_task_that_is_never_polled_again_ends_with_its_ttl()
 
 #[tokio::test(start_paused = true)]
 async fn two_alternating_tasks_pass_the_lease_locally() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let mut held = locks.mutex("x").lock().await.unwrap();
     for _ in 0..10 {
@@ -203,7 +203,7 @@ async fn two_alternating_tasks_pass_the_lease_locally() {
 
 #[tokio::test(start_paused = true)]
 async fn different_ttls_do_not_share_a_grant() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let held = locks.mutex("x").ttl(secs(10)).lock().await.unwrap();
     let other = tokio::spawn(locks.mutex("x").ttl(secs(20)).lock());
@@ -228,7 +228,7 @@ async fn one_after_the_other(locks: &Locks, first: Lock, second: Lock) -> Lease 
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_has_the_terms_its_own_task_asked_for() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let plain = || locks.mutex("x");
 
@@ -255,8 +255,8 @@ async fn a_lease_has_the_terms_its_own_task_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_try_leaves_nothing_that_would_end_a_wait() {
-    let slow = |call: &str, _: &str| if call == "acquire" { Mood::Slow(50) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let slow = |call: &str, _: &str| if call == "acquire" { Behaviour::Slow(50) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), slow);
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = b.mutex("x").lock().await.unwrap();
     let trying = tokio::spawn(a.mutex("x").try_lock());
@@ -272,7 +272,7 @@ async fn a_cancelled_try_leaves_nothing_that_would_end_a_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_seat_that_is_not_used_for_a_ttl_goes_to_the_next() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let mutex = locks.mutex("x").ttl(secs(1));
     let held = mutex.lock().await.unwrap();
@@ -303,8 +303,10 @@ async fn a_seat_that_is_not_used_for_a_ttl_goes_to_the_next() {
 #[tokio::test(start_paused = true)]
 async fn everybody_in_line_hears_of_an_outage_at_once() {
     // It takes a second to find out that there is no answer.
-    let down = |call: &str, _: &str| if call == "acquire" { Mood::SlowlyFails(1_000) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), down);
+    let down = |call: &str, _: &str| {
+        if call == "acquire" { Behaviour::SlowlyFails(1_000) } else { Behaviour::Answers }
+    };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), down);
     let locks = client(&store, "a");
     let waiting: Vec<_> = (0..100).map(|_| tokio::spawn(locks.mutex("x").lock())).collect();
     let start = tokio::time::Instant::now();
@@ -316,7 +318,7 @@ async fn everybody_in_line_hears_of_an_outage_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn closing_tells_those_who_wait() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = a.mutex("x").lock().await.unwrap();
     let waiting: Vec<_> = (0..3)
@@ -337,7 +339,7 @@ async fn closing_tells_those_who_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn one_who_lost_the_seat_and_is_granted_the_lease_late_passes_nothing_on() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let (ours, theirs) = (a.mutex("x").ttl(secs(1)), b.mutex("x").ttl(secs(1)));
     let poll = async |future: &mut Pin<Box<dyn Future<Output = leasehold::Result<Lease>> + Send>>| {
@@ -372,7 +374,7 @@ async fn one_who_lost_the_seat_and_is_granted_the_lease_late_passes_nothing_on()
 
 #[tokio::test(start_paused = true)]
 async fn closing_withdraws_what_was_asked_for_also_where_nobody_polls_it() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = b.mutex("x").lock().await.unwrap();
     let mut idle = Box::pin(a.mutex("x").lock());
@@ -389,8 +391,9 @@ async fn closing_withdraws_what_was_asked_for_also_where_nobody_polls_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_asked_once_for_all_who_wait() {
-    let slow = |call: &str, _: &str| if call == "acquire" { Mood::Slow(10_000) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let slow =
+        |call: &str, _: &str| if call == "acquire" { Behaviour::Slow(10_000) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), slow);
     let locks = client(&store, "a");
     let waiting: Vec<_> = (0..8).map(|_| tokio::spawn(locks.mutex("x").ttl(secs(1)).lock())).collect();
     tokio::time::sleep(ms(9_900)).await;
@@ -401,10 +404,10 @@ async fn a_slow_store_is_asked_once_for_all_who_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_panics_for_one_does_not_panic_for_the_next() {
     let panics = |call: &str, name: &str| match (call, name) {
-        ("acquire", "x") => Mood::PanicsLate,
-        _ => Mood::Well,
+        ("acquire", "x") => Behaviour::PanicsLate,
+        _ => Behaviour::Answers,
     };
-    let store = Moody::by(Clock::tokio(), ms(0), panics);
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), panics);
     let locks = client(&store, "a");
     let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(locks.mutex("x").lock())).collect();
     for (i, task) in waiting.into_iter().enumerate() {
@@ -417,7 +420,7 @@ async fn a_store_that_panics_for_one_does_not_panic_for_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_passed_on_and_evicted_meanwhile_does_not_end_the_wait_of_its_taker() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let mutex = locks.mutex("x").min_validity(secs(25));
     let held = mutex.lock().await.unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::stores::{on_a_server, on_every_store, plain_client};
-use common::{Mood, Moody, client, ms, secs};
+use common::{Behaviour, ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Locks, Loss};
 
 const PERIOD: Duration = Duration::from_millis(1_500);
@@ -51,7 +51,7 @@ fn one_run_per_period_whoever_comes_first() {
 /// The period counts from the beginning of the run, and outlives whoever ran.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_the_period_is_kept_whatever_becomes_of_the_client() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     a.once("x").per(secs(3_600)).run(|_| tokio::time::sleep(secs(600))).await.unwrap().unwrap();
     let left = b.inspect("x").await.unwrap().unwrap().holders[0].remaining;
@@ -86,7 +86,7 @@ fn a_turn_that_is_given_back_does_not_count_but_for_what_was_said() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_hangs_is_lost_and_does_not_count() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let once = a.once("x").per(secs(3_600)).at_most_for(secs(60));
     let start = tokio::time::Instant::now();
@@ -114,8 +114,8 @@ async fn a_run_that_hangs_is_lost_and_does_not_count() {
 /// The client asks again until its lease ends, reports that the outcome is unknown, and gives nothing back.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_the_store_does_not_confirm_is_an_error_and_is_not_given_back() {
-    let fails = |call: &str, _: &str| if call == "detach" { Mood::Fails } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), fails);
+    let fails = |call: &str, _: &str| if call == "detach" { Behaviour::Fails } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), fails);
     let locks = client(&store, "a");
     let start = tokio::time::Instant::now();
     let error = locks.once("x").per(secs(600)).ttl(secs(10)).run(|_| async {}).await.unwrap_err();
@@ -139,7 +139,7 @@ async fn a_run_that_the_store_does_not_confirm_is_an_error_and_is_not_given_back
 /// A store that pauses for longer than one call waits for records the run all the same.
 #[tokio::test(start_paused = true)]
 async fn a_run_is_recorded_when_the_store_answers_again_before_the_lease_ends() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let turn = a.once("x").per(secs(600)).take().await.unwrap().unwrap();
     store.hang();

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::child_test;
+use common::clock_shim::WallClock;
 use common::stores::{on_every_store, on_every_store_and_server, plain_client};
-use common::wall::WallClock;
 use common::{Dice, client, in_parallel, ms, scaled, secs};
 use futures_util::future::join_all;
 use leasehold::cells::rate::Algorithm;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::stores::{in_line, on_every_store, plain_client, waiting};
-use common::{Moody, client, ms, secs};
+use common::{ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Loss, Share};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -109,7 +109,7 @@ fn to_write_and_to_lock_a_mutex_are_the_same() {
 /// Writers of one client meet as those of a mutex do; readers have nothing to pass on.
 #[tokio::test(start_paused = true)]
 async fn writers_of_one_client_pass_it_on_and_readers_ask_the_store() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let writer = locks.rwlock("x").write().await.unwrap();
     let (rwlock, mutex) = (locks.rwlock("x"), locks.mutex("x"));
@@ -202,7 +202,7 @@ async fn a_store_that_cannot_share_refuses_readers_and_has_writers() {
 
 #[tokio::test(start_paused = true)]
 async fn its_options_are_those_of_a_mutex() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let rwlock = locks.rwlock("x").ttl(secs(9)).max_hold(secs(60)).min_validity(secs(1));
     assert_eq!(format!("{rwlock:?}"), "RwLock { name: Name(x), ttl: Ttl(9000 ms), .. }");

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::stores::{on_every_store, on_every_store_and_server};
-use common::{Mood, Moody, client, ms, secs};
+use common::{Behaviour, ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Locks, Loss};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -71,7 +71,7 @@ fn all_of_them_are_lost_together_and_what_comes_after_is_another() {
 /// Of many tasks of one owner, one asks.
 #[tokio::test(start_paused = true)]
 async fn tasks_of_an_owner_share_one_request() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let (a, b) = (client(&store, "a"), client(&store, "b"));
     let held = b.mutex("x").lock().await.unwrap();
     let owner = a.owner("job");
@@ -141,8 +141,9 @@ fn a_lock_future_that_is_kept_and_not_polled_does_not_block_its_owner() {
 /// The last one out has let go, and the store has not answered yet: whoever comes then asks anew.
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_while_the_last_one_lets_go_gets_another_lease() {
-    let slow = |call: &str, _: &str| if call == "release" { Mood::Slow(100) } else { Mood::Well };
-    let store = Moody::by(Clock::tokio(), ms(0), slow);
+    let slow =
+        |call: &str, _: &str| if call == "release" { Behaviour::Slow(100) } else { Behaviour::Answers };
+    let store = ScriptedStore::by(Clock::tokio(), ms(0), slow);
     let locks = client(&store, "a");
     let mutex = locks.owner("job").mutex("x");
     let lease = mutex.lock().await.unwrap();
@@ -166,7 +167,7 @@ async fn whoever_comes_while_the_last_one_lets_go_gets_another_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_one_decides_how_it_is_held() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let owner = locks.owner("job");
     let first = owner.mutex("x").max_hold(secs(10)).lock().await.unwrap();

@@ -6,7 +6,7 @@
 use leasehold_testkit as common;
 
 use common::child_test;
-use common::page::Page;
+use common::log_capture::LogCapture;
 use leasehold::store::redis::Redis;
 use leasehold::{Options, Password};
 use leasehold_lab::{Kind, Setup};
@@ -14,21 +14,21 @@ use leasehold_lab::{Kind, Setup};
 const CANARY: &str = "c4nary-In-The-Mine";
 
 /// Everything a client does, and the store examined; with the connection lost in between.
-async fn used(page: &Page, server: &leasehold_lab::Server, options: Options, url: &str) {
-    page.note(&options);
+async fn used(log: &LogCapture, server: &leasehold_lab::Server, options: Options, url: &str) {
+    log.note(&options);
     let locks = options.clone().connect(url).await.unwrap();
-    page.note(&locks);
+    log.note(&locks);
     let lease = locks.mutex("x").lock().await.unwrap();
-    page.note(&lease);
+    log.note(&lease);
     for user in ["default", "alice"] {
         server.command(&["CLIENT", "KILL", "USER", user]).unwrap();
     }
     // It finds its way back, by the same password.
     while locks.inspect("x").await.is_err() {}
-    page.note(&locks.inspect("x").await.unwrap());
+    log.note(&locks.inspect("x").await.unwrap());
     lease.release().await.unwrap();
     locks.close().await;
-    page.note(&options.examine(url).await.unwrap());
+    log.note(&options.examine(url).await.unwrap());
 }
 
 #[test]
@@ -40,14 +40,8 @@ fn a_password_is_shown_nowhere() {
 }
 
 async fn shows_no_password() {
-    let page = Page::default();
-    let writer = page.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .init();
-    page.note(&Password::from(CANARY));
+    let log = LogCapture::of_process();
+    log.note(&Password::from(CANARY));
     let with = || Options::default().password(CANARY);
 
     for kind in Kind::ALL {
@@ -57,14 +51,14 @@ async fn shows_no_password() {
             .start()
             .unwrap();
         let addr = server.addr();
-        used(&page, &server, Options::default(), &format!("redis://:{CANARY}@{addr}/")).await;
-        used(&page, &server, with(), &format!("redis://{addr}/")).await;
-        used(&page, &server, Options::default(), &format!("redis://alice:{CANARY}@{addr}/")).await;
-        used(&page, &server, with(), &format!("redis://alice@{addr}/")).await;
+        used(&log, &server, Options::default(), &format!("redis://:{CANARY}@{addr}/")).await;
+        used(&log, &server, with(), &format!("redis://{addr}/")).await;
+        used(&log, &server, Options::default(), &format!("redis://alice:{CANARY}@{addr}/")).await;
+        used(&log, &server, with(), &format!("redis://alice@{addr}/")).await;
         let socket = server.socket();
-        used(&page, &server, with(), &format!("redis+unix://{}", socket.display())).await;
-        page.note(&Redis::open(&format!("redis://:{CANARY}@{addr}/")).await.unwrap());
-        assert!(page.text().contains("connected to the redis store again"), "the log is heard");
+        used(&log, &server, with(), &format!("redis+unix://{}", socket.display())).await;
+        log.note(&Redis::open(&format!("redis://:{CANARY}@{addr}/")).await.unwrap());
+        assert!(log.text().contains("connected to the redis store again"), "the log is heard");
     }
 
     // A server without the command that says who one is repeats all of it in its refusal.
@@ -92,13 +86,13 @@ async fn shows_no_password() {
         (with(), "memory:".to_owned()),
     ] {
         let error = options.clone().connect(&url).await.unwrap_err();
-        page.note(&error);
-        page.note(&error.to_string());
-        page.note(&options.examine(&url).await.unwrap_err());
+        log.note(&error);
+        log.note(&error.to_string());
+        log.note(&options.examine(&url).await.unwrap_err());
         refused += 1;
     }
     assert_eq!(refused, 17);
-    let text = page.text();
+    let text = log.text();
     for line in text.lines() {
         assert!(!line.contains(&CANARY[..8]), "{line}");
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::stores::{in_line, on_every_store, plain_client, waiting};
-use common::{Dice, Moody, client, ms, secs};
+use common::{Dice, ScriptedStore, client, ms, secs};
 use leasehold::{Clock, Error, Lease, Loss};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
@@ -224,7 +224,7 @@ async fn a_store_that_cannot_count_permits_refuses_them() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_is_refused_before_anything_is_sent() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     for (limit, take) in [(0, 1), (3, 0), (3, 4), (u32::MAX - 1, u32::MAX)] {
         let semaphore = locks.semaphore("x", limit);
@@ -262,7 +262,7 @@ async fn what_cannot_be_is_refused_before_anything_is_sent() {
 /// The tasks of one client do not meet: each has permits of its own, and none is passed on.
 #[tokio::test(start_paused = true)]
 async fn each_task_of_a_client_has_a_claim_of_its_own() {
-    let store = Moody::new(Clock::tokio());
+    let store = ScriptedStore::new(Clock::tokio());
     let locks = client(&store, "a");
     let semaphore = locks.semaphore("x", 2);
     let held = [semaphore.acquire().await.unwrap(), semaphore.acquire().await.unwrap()];

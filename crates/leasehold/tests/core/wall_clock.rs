@@ -8,8 +8,8 @@ use leasehold_testkit as common;
 use std::time::{Duration, SystemTime};
 
 use common::child_test;
+use common::clock_shim::WallClock;
 use common::ms;
-use common::wall::WallClock;
 use leasehold::Loss;
 
 #[test]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::cancel_points::{Actors, OPERATIONS, Operation, at_every_await_point};
 use common::child_test;
 use common::disk::{Disk, SOON, none_soon};
-use common::operations::{Actors, OPERATIONS, Operation, at_every_await_point};
 use common::{Dice, client, in_parallel, ms, scaled, secs};
 use leasehold::store::file::File;
 use tokio::runtime::{Builder, Handle, Runtime};

@@ -8,28 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use common::child::ChildTest;
 use common::child_test;
 use common::worker::{Worker, listen, play, say};
-use common::{home, home_in_memory, ms, scaled, secs};
+use common::{home, home_in_memory, ms, run, scaled, secs};
 use futures_util::FutureExt;
-use leasehold::cells::store::CellStore;
 use leasehold::store::file::File;
-use leasehold::{
-    Acquired, Adopted, Capabilities, Claim, Clock, Converted, Deadline, Error, Evicted, Fence, Locks, Loss,
-    Name, Options, Released, Renewed, Result, Share, Status, Store, Ticket, Ttl,
-};
+use leasehold::store::intercept::{Call, Execution, Intercept};
+use leasehold::{Deadline, Error, Fence, Locks, Loss, Options, Result, Store};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// One test at a time: they load the machine, and look at how long things take.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
 }
 
 async fn open(home: &Path) -> Locks {
@@ -446,75 +438,38 @@ fn what_a_dead_process_started_keeps_its_locks_until_it_is_gone_too() {
 /// A file store that notes when it is asked to renew.
 #[derive(Debug)]
 struct Noted {
-    store: File,
-    last_renewal: Arc<Mutex<Option<Deadline>>>,
+    store: Arc<dyn Store>,
+    last_renewal: Mutex<Option<Deadline>>,
     renewals: AtomicU64,
 }
 
-#[async_trait]
-impl Store for Noted {
-    async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        self.store.acquire(claim).await
+impl Intercept for Noted {
+    fn inner(&self) -> &Arc<dyn Store> {
+        &self.store
     }
 
-    async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
-        *self.last_renewal.lock().unwrap() = Some(self.clock().now());
-        self.renewals.fetch_add(1, Ordering::SeqCst);
-        self.store.renew(due).await
+    async fn intercept<T: Send, E>(&self, call: Call, execute: E) -> Result<T>
+    where
+        E: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync,
+    {
+        if call.method == "renew" {
+            *self.last_renewal.lock().unwrap() = Some(self.clock().now());
+            self.renewals.fetch_add(1, Ordering::SeqCst);
+        }
+        execute(self.store.clone()).await
     }
 
-    async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        self.store.release(ticket).await
-    }
-
-    async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        self.store.detach(ticket, ttl).await
-    }
-
-    async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        self.store.convert(ticket, to).await
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        self.store.inspect(name).await
-    }
-
-    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        self.store.list(prefix, limit).await
-    }
-
-    async fn evict(&self, name: &Name) -> Result<Evicted> {
-        self.store.evict(name).await
-    }
-
-    async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
-        self.store.adopt(name, ttl).await
-    }
-
-    fn cells(&self) -> Option<&dyn CellStore> {
-        None
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn clock(&self) -> &Clock {
-        self.store.clock()
-    }
-
-    fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
-        self.store.lifeline()
+    fn passes_notices_and_values(&self) -> bool {
+        false
     }
 }
 
 const PAUSED_TTL: Duration = Duration::from_millis(600);
 
 async fn pause(home: &Path) {
-    let last_renewal: Arc<Mutex<Option<Deadline>>> = Arc::default();
-    let store = File::open(home.join("store")).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(File::open(home.join("store")).await.unwrap());
     let clock = store.clock().clone();
-    let store = Arc::new(Noted { store, last_renewal: last_renewal.clone(), renewals: AtomicU64::new(0) });
+    let store = Arc::new(Noted { store, last_renewal: Mutex::default(), renewals: AtomicU64::default() });
     let locks = Options::default().ttl(PAUSED_TTL).over(store.clone()).unwrap();
     let lease = locks.mutex("x").lock().await.unwrap();
     // It lives by its renewals for a while.
@@ -534,7 +489,8 @@ async fn pause(home: &Path) {
     };
     // The first look, and the first poll.
     let (valid, lost) = (lease.is_valid(), lease.lost().now_or_never());
-    let renewed_since = last_renewal.lock().unwrap().is_some_and(|renewal| renewal > stopped.plus(ms(50)));
+    let renewed_since =
+        store.last_renewal.lock().unwrap().is_some_and(|renewal| renewal > stopped.plus(ms(50)));
     let written = fenced_write(home, lease.fence(), "after");
     say(format!("valid {valid}, lost {lost:?}, renewed {renewed_since}, written {written}"));
     assert!(lease.release().await.is_err());

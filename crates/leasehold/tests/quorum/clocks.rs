@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::child_test;
-use common::fleet::{Fleet, as_child, come_up_with_clock, is_child, naive_lock, set_clock};
+use common::quorum_nodes::{QuorumNodes, as_child, come_up_with_clock, is_child, naive_lock, set_clock};
 use common::{ms, secs};
 use leasehold::store::quorum::Quorum;
 use leasehold::{Error, Fence, Lease, Locks, Loss, NodeSaid, Options};
@@ -39,7 +39,12 @@ impl Resource {
 }
 
 /// A client that reaches these nodes only.
-async fn of_these(fleet: &Fleet, places: &[usize], owner: &str, parameters: &str) -> (Locks, Vec<Proxy>) {
+async fn of_these(
+    fleet: &QuorumNodes,
+    places: &[usize],
+    owner: &str,
+    parameters: &str,
+) -> (Locks, Vec<Proxy>) {
     let mut proxies = Vec::new();
     let addresses = fleet.nodes.iter().enumerate().map(|(place, node)| {
         if places.contains(&place) {
@@ -61,7 +66,7 @@ fn by_the_clock_of_one_node_nobody_gets_in() {
         return as_child(child_test!(by_the_clock_of_one_node_nobody_gets_in));
     }
     runtime().block_on(async {
-        let fleet = Fleet::start(5);
+        let fleet = QuorumNodes::start(5);
         let all: Vec<&Server> = fleet.nodes.iter().collect();
         let ((a, _proxies), b) =
             (of_these(&fleet, &[0, 1, 2], "a", CALM).await, fleet.client("b", CALM).await);
@@ -110,7 +115,7 @@ fn b8_one_node_that_leaps_costs_no_lease_and_all_together_cost_every_lease() {
         ));
     }
     runtime().block_on(async {
-        let fleet = Fleet::start(5);
+        let fleet = QuorumNodes::start(5);
         let locks = fleet.client("a", CALM).await;
         let ttl = secs(6);
         let leases: Vec<Lease> = vec![
@@ -141,7 +146,7 @@ fn b8_one_node_that_leaps_costs_no_lease_and_all_together_cost_every_lease() {
 /// first from then on, and the first is told.
 fn three_clocks_are_set_by(ahead_s: i64) {
     runtime().block_on(async {
-        let fleet = Fleet::start(5);
+        let fleet = QuorumNodes::start(5);
         let a = fleet.client("a", CALM).await;
         let resource = Resource::default();
         let ttl = secs(3);
@@ -198,7 +203,7 @@ fn b6_a_node_that_comes_up_with_its_clock_behind_has_no_vote_for_as_long_as_any(
     }
     const STRICT: &str = "max_ttl=8000&skew=400&timeout=1000&retry_count=1000&retry_delay=50";
     runtime().block_on(async {
-        let fleet = Fleet::start(5);
+        let fleet = QuorumNodes::start(5);
         let (a, _proxies) = of_these(&fleet, &[0, 1, 2], "a", STRICT).await;
         let _all = fleet.client("all", STRICT).await;
         let ttl = secs(8);
@@ -238,7 +243,7 @@ fn b2_a_clock_that_leaps_and_returns_makes_a_node_forget_no_fence() {
         return as_child(child_test!(b2_a_clock_that_leaps_and_returns_makes_a_node_forget_no_fence));
     }
     runtime().block_on(async {
-        let fleet = Fleet::start(5);
+        let fleet = QuorumNodes::start(5);
         let (a, _far) = of_these(&fleet, &[0, 1, 2], "a", CALM).await;
         let (b, _near) = of_these(&fleet, &[2, 3, 4], "b", CALM).await;
         let warm = a.mutex("x").lock().await.unwrap();
@@ -266,7 +271,7 @@ fn b5_one_who_gives_up_a_fence_far_ahead_shuts_nobody_out() {
         return as_child(child_test!(b5_one_who_gives_up_a_fence_far_ahead_shuts_nobody_out));
     }
     runtime().block_on(async {
-        let fleet = Fleet::start(5);
+        let fleet = QuorumNodes::start(5);
         fleet.nodes[..2].iter().for_each(|node| set_clock(node, 3_600));
         let (a, far) = of_these(&fleet, &[0, 1, 2], "a", CALM).await;
         let error = a.mutex("x").try_lock().await.unwrap_err();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::cases::{every_case_it_can_holds, not_offered_by};
-use common::fleet::{CALM, Fleet};
+use common::quorum_nodes::{CALM, QuorumNodes};
 use common::{ms, secs};
 use leasehold::store::conformance::Subject;
 use leasehold::store::quorum::Quorum;
@@ -36,7 +36,7 @@ fn not_offered() -> Vec<&'static str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_case_that_is_offered_holds() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let skipped = every_case_it_can_holds(OnNodes(fleet.url(CALM))).await;
     assert_eq!(skipped, not_offered());
 }
@@ -74,7 +74,7 @@ async fn every_case_that_is_offered_holds_over_tls_with_the_rights_that_are_docu
 /// Two of five are not there from the beginning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_case_that_is_offered_holds_with_two_of_five_down() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     fleet.nodes[0].kill().unwrap();
     fleet.nodes[3].kill().unwrap();
     let skipped = every_case_it_can_holds(OnNodes(fleet.url(CALM))).await;
@@ -117,7 +117,7 @@ async fn beside_node_redlock_the_count_is_exact() {
     let home = common::home("quorum_company");
     let counter = home.path().join("counter");
     std::fs::write(&counter, "0").unwrap();
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let exe = std::env::current_exe().unwrap();
     let company = exe.ancestors().map(|folder| folder.join("tools/company/node/node_modules"));
     let company = company.into_iter().find(|folder| folder.is_dir()).expect("`cargo xtask test` installs it");
@@ -176,7 +176,7 @@ async fn use_without_a_stalled_node(locks: &Locks, name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quorum_opens_at_a_majority_and_a_stalled_node_joins_later() {
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     fleet.nodes[2].pause().unwrap();
     let start = Instant::now();
     let locks = fleet.client("a", PATIENT).await;
@@ -202,7 +202,7 @@ async fn a_quorum_opens_at_a_majority_and_a_stalled_node_joins_later() {
 /// long as the majority took.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_detached_lease_waits_a_short_time_for_the_nodes_beyond_the_majority() {
-    let fleet = Fleet::behind_proxies(3);
+    let fleet = QuorumNodes::behind_proxies(3);
     let locks = fleet.client("a", CALM).await;
     locks.mutex("warm-up").lock().await.unwrap().release().await.unwrap();
     for (proxy, delay_ms) in fleet.proxies.iter().zip([50, 50, 100]) {

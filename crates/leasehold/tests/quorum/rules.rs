@@ -6,7 +6,7 @@ use leasehold_testkit as common;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::fleet::{CALM, Fleet, naive_lock};
+use common::quorum_nodes::{CALM, QuorumNodes, naive_lock};
 use common::{ms, secs};
 use leasehold::store::quorum::Quorum;
 use leasehold::{Error, Event, Locks, Loss, NodeSaid, Options};
@@ -30,7 +30,7 @@ async fn until(what: &str, patience: Duration, is_so: impl Fn() -> bool) {
 }
 
 /// A way to the nodes that never reaches these.
-fn without(fleet: &Fleet, places: &[usize], parameters: &str) -> (String, Vec<Proxy>) {
+fn without(fleet: &QuorumNodes, places: &[usize], parameters: &str) -> (String, Vec<Proxy>) {
     let proxies: Vec<Proxy> =
         places.iter().map(|place| Proxy::to(fleet.nodes[*place].addr()).unwrap()).collect();
     proxies.iter().for_each(|proxy| proxy.refuse().unwrap());
@@ -48,7 +48,7 @@ fn without(fleet: &Fleet, places: &[usize], parameters: &str) -> (String, Vec<Pr
 
 /// Under a lease that three of five nodes hold, one of these forgets. The naive algorithm lets a second holder in; ours does not.
 async fn one_of_three_forgets(forget: impl Fn(&Server)) {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let all: Vec<&Server> = fleet.nodes.iter().collect();
     let (url, _proxies) = without(&fleet, &[3, 4], STRICT);
     let (a, b) = (connect(&url, "a").await, fleet.client("b", STRICT).await);
@@ -98,7 +98,7 @@ async fn b6_a_node_that_was_flushed_has_no_vote_until_what_it_forgot_has_ended()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b6_nodes_that_are_new_have_no_vote_and_the_error_says_what_to_do() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let locks = fleet.client("a", "timeout=1000").await;
     let error = locks.mutex("x").try_lock().await.unwrap_err();
     let Error::Quorum { needed: 3, agreed: 0, nodes, .. } = &error else { panic!("{error}") };
@@ -122,7 +122,7 @@ async fn b6_nodes_that_are_new_have_no_vote_and_the_error_says_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b1_a_claim_that_outlasts_the_quarantine_is_refused() {
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let locks = fleet.client("a", "quarantine=off&timeout=1000&max_ttl=5000").await;
     let error = locks.mutex("x").ttl(ms(5_001)).lock().await.unwrap_err();
     assert!(matches!(&error, Error::Invalid { what: "TTL", .. }), "{error}");
@@ -137,7 +137,7 @@ async fn b1_a_claim_that_outlasts_the_quarantine_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b2_a_fence_is_above_the_last_of_every_node_that_accepts_it_and_outlives_its_lease() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let locks = fleet.client("a", "quarantine=off&timeout=1000&max_ttl=60000&skew=5000").await;
     let first = locks.mutex("x").lock().await.unwrap();
     let fence = first.fence();
@@ -182,7 +182,7 @@ async fn b2_a_fence_is_above_the_last_of_every_node_that_accepts_it_and_outlives
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b4_without_a_majority_all_is_given_back() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let locks = fleet.client("a", CALM).await;
     for node in &fleet.nodes[..3] {
         node.command(&["SET", "lock:x", "foreign", "PX", "60000"]).unwrap();
@@ -232,7 +232,7 @@ fn run_id(node: &Server) -> String {
 /// The claim is on its way to a node when its connection breaks; the release overtakes it on the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b5_a_request_that_arrives_after_its_release_takes_nothing() {
-    let fleet = Fleet::behind_proxies(3);
+    let fleet = QuorumNodes::behind_proxies(3);
     let (first, late, proxy) = (&fleet.nodes[0], &fleet.nodes[2], &fleet.proxies[2]);
     first.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).unwrap();
     let locks = fleet.client("a", CALM).await;
@@ -258,7 +258,7 @@ async fn b5_a_request_that_arrives_after_its_release_takes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b7_a_lease_is_put_back_on_a_node_that_has_come_back_empty() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     fleet.nodes[2].command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).unwrap();
     let locks = fleet.client("a", CALM).await;
     let lease = locks.mutex("x").ttl(secs(3)).lock().await.unwrap();
@@ -280,7 +280,7 @@ async fn b7_a_lease_is_put_back_on_a_node_that_has_come_back_empty() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b7_nothing_is_put_back_once_the_majority_is_gone() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let locks = fleet.client("a", CALM).await;
     let lease = locks.mutex("x").ttl(secs(3)).lock().await.unwrap();
     until("on every node", secs(10), || fleet.count("lock:x") == 5).await;
@@ -296,7 +296,7 @@ async fn b7_nothing_is_put_back_once_the_majority_is_gone() {
 /// Two of five hold it and a third has it back, but may have given a vote away in between: that is no majority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b7_a_node_that_got_a_lease_back_does_not_count_until_its_quarantine_is_over() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let (url, _proxies) = without(&fleet, &[3, 4], STRICT);
     let locks = connect(&url, "a").await;
     let lease = locks.mutex("x").ttl(secs(2)).wait(secs(30)).lock().await.unwrap();
@@ -312,7 +312,7 @@ async fn b7_a_node_that_got_a_lease_back_does_not_count_until_its_quarantine_is_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_one_node_killed_or_stopped_all_goes_on_and_with_three_the_error_says_which() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let locks = fleet.client("a", "quarantine=off&timeout=200&retry_delay=50").await;
     let quick = |how: &'static str| {
         let locks = locks.clone();
@@ -377,7 +377,7 @@ async fn with_one_node_killed_or_stopped_all_goes_on_and_with_three_the_error_sa
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_node_costs_nothing_and_three_of_them_cost_the_lock_and_nothing_else() {
-    let fleet = Fleet::behind_proxies(5);
+    let fleet = QuorumNodes::behind_proxies(5);
     let slow = Flow::Delay(secs(3));
     let locks = fleet.client("a", "quarantine=off&timeout=2500").await;
     fleet.proxies[4].set(Toward::Client, slow);
@@ -407,7 +407,7 @@ async fn a_slow_node_costs_nothing_and_three_of_them_cost_the_lock_and_nothing_e
 /// fail when node 4, which joins later, has not answered either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_claim_is_released_over_the_connection_on_which_a_joining_node_received_it() {
-    let fleet = Fleet::behind_proxies(5);
+    let fleet = QuorumNodes::behind_proxies(5);
     let earlier = fleet.client("earlier", CALM).await;
     // Then every node knows the scripts.
     let lease = earlier.mutex("x").lock().await.unwrap();
@@ -440,7 +440,7 @@ async fn a_failed_claim_is_released_over_the_connection_on_which_a_joining_node_
 /// The answer that the node does not know the script arrives too late to send the text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_claim_is_released_on_a_node_that_does_not_know_the_script_and_answers_late() {
-    let fleet = Fleet::behind_proxies(3);
+    let fleet = QuorumNodes::behind_proxies(3);
     let locks = fleet.client("a", "quarantine=off&timeout=500").await;
     let held = locks.mutex("x").ttl(secs(60)).lock().await.unwrap();
     until("the claim is on every node", secs(10), || fleet.count("lock:x") == 3).await;
@@ -454,7 +454,7 @@ async fn a_failed_claim_is_released_on_a_node_that_does_not_know_the_script_and_
 /// A release returns at the majority; the value may stay on a minority for a moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_release_reports_no_holder_that_only_a_minority_of_nodes_has() {
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let locks = fleet.client("a", CALM).await;
     let lease = locks.mutex("x").lock().await.unwrap();
     until("held everywhere", secs(10), || fleet.count("lock:x") == 3).await;
@@ -475,7 +475,7 @@ async fn a_forced_release_reports_no_holder_that_only_a_minority_of_nodes_has() 
 /// With more patience than a lease lasts: the majority comes, and too late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_that_comes_after_the_ttl_is_none() {
-    let fleet = Fleet::behind_proxies(3);
+    let fleet = QuorumNodes::behind_proxies(3);
     let locks = fleet.client("a", "quarantine=off&timeout=10000").await;
     for proxy in &fleet.proxies[1..] {
         proxy.set(Toward::Client, Flow::Delay(ms(800)));
@@ -490,7 +490,7 @@ async fn a_majority_that_comes_after_the_ttl_is_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_who_waits_is_told_and_does_not_sleep() {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let parameters = "quarantine=off&timeout=1000&retry_delay=30000";
     let (a, b) = (fleet.client("a", parameters).await, fleet.client("b", parameters).await);
     let held = a.mutex("x").lock().await.unwrap();
@@ -517,7 +517,7 @@ async fn one_who_waits_is_told_and_does_not_sleep() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_on_a_bare_majority_is_told_of_and_shown() {
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
     let notes = heard.clone();
     let options = Options::default().owner("a").on_event(move |event| {
@@ -563,7 +563,7 @@ async fn a_lease_on_a_bare_majority_is_told_of_and_shown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_makes_no_sense_is_refused_and_two_names_of_one_server_are_one_vote() {
-    let fleet = Fleet::start(3);
+    let fleet = QuorumNodes::start(3);
     let [a, b, c] = [0, 1, 2].map(|place| fleet.nodes[place].addr().to_string());
     for (url, what) in [
         (format!("redlock:{a},{b}"), "nodes of a quorum"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::operations::{Actors, OPERATIONS, at_every_await_point};
+use common::cancel_points::{Actors, OPERATIONS, at_every_await_point};
 use common::{ms, scaled, secs};
 use leasehold::store::redis::{self, Bare, Redis};
 use leasehold::{

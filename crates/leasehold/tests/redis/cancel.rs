@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::operations::{Actors, OPERATIONS, at_every_await_point};
+use common::cancel_points::{Actors, OPERATIONS, at_every_await_point};
 use common::{client, ms, opened, scaled, secs};
 use leasehold::store::redis::Redis;
 use leasehold_lab::{Kind, Server};

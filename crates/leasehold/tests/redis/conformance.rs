@@ -12,7 +12,7 @@ use leasehold::store::redis::{self, Redis};
 use leasehold::{Capabilities, Store};
 use leasehold_lab::{Kind, Server};
 
-struct OnServer(String);
+pub(crate) struct OnServer(pub(crate) String);
 
 #[async_trait]
 impl Subject for OnServer {

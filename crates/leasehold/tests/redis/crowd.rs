@@ -8,15 +8,11 @@ use std::path::Path;
 use common::child::ChildTest;
 use common::child_test;
 use common::worker::{Worker, listen, play, say};
-use common::{home, ms, scaled, secs};
+use common::{home, ms, run, scaled, secs};
 use leasehold::Locks;
 use leasehold_lab::{Kind, Proxy, Server};
 
 const PROCESSES: usize = 4;
-
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
-}
 
 const WORKER: ChildTest = child_test!(worker);
 

@@ -6,7 +6,7 @@
 use leasehold_testkit as common;
 
 use common::child_test;
-use common::page::Page;
+use common::log_capture::LogCapture;
 use leasehold_lab::{Kind, Setup};
 
 #[test]
@@ -18,11 +18,9 @@ fn a_server_that_may_throw_locks_away_is_warned_about_once() {
 }
 
 async fn warns_once() {
-    let page = Page::default();
-    let writer = page.clone();
-    tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+    let log = LogCapture::of_process();
     let warnings = || {
-        let said = page.taken();
+        let said = log.taken();
         said.lines().filter(|line| line.contains("WARN") && line.contains("throw locks away")).count()
     };
     const LIMIT: u64 = 100 << 20;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::child::ChildTest;
 use common::child_test;
 use common::worker::{Worker, listen, play, say};
-use common::{home_in_memory, ms, scaled, secs};
+use common::{home_in_memory, ms, run, scaled, secs};
 use leasehold::{Error, Fence, Locks};
 use leasehold_lab::{Kind, Server};
 use rustix::process::Signal;
@@ -34,10 +34,6 @@ fn worker() {
             }
         });
     });
-}
-
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
 }
 
 async fn open(home: &Path) -> Locks {

@@ -3,31 +3,15 @@
 
 use leasehold_testkit as common;
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
 use common::cases::every_case_holds;
-use common::{ms, opened};
 use leasehold::doctor::{Verdict, examine};
-use leasehold::store::conformance::Subject;
 use leasehold::store::redis::Redis;
-use leasehold::{Error, Options, Store};
+use leasehold::{Error, Options};
 use leasehold_lab::{Authority, Kind, Server, Setup, Tls};
 
+use crate::conformance::OnServer;
+
 const CANARY: &str = "c4nary-In-The-Mine";
-
-struct OnServer(String);
-
-#[async_trait]
-impl Subject for OnServer {
-    async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(opened(|| Redis::open(&self.0)).await)
-    }
-
-    fn ttl(&self) -> std::time::Duration {
-        ms(6_000)
-    }
-}
 
 fn start(tls: Tls) -> Server {
     Setup::new(Kind::Redis).tls(tls).start().unwrap()

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::child::ChildTest;
 use common::child_test;
 use common::worker::{Worker, listen, play, say};
-use common::{Home, home_in_memory, ms, scaled, secs};
+use common::{Home, home_in_memory, ms, run, scaled, secs};
 use leasehold::cells::store::{Key, Kind as Keep, When, Write};
 use leasehold::{Cache, Locks, Name, Store, Ttl};
 use leasehold_lab::{Kind, Server};
@@ -50,10 +50,6 @@ fn worker() {
             }
         });
     });
-}
-
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
 }
 
 /// Where the test runs: a server or a directory, and a directory that says which.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::child_test;
-use common::fleet::{Fleet, as_child, is_child, set_clock};
+use common::quorum_nodes::{QuorumNodes, as_child, is_child, set_clock};
 use common::{Dice, ms, scaled, secs};
 use leasehold::{Lease, Locks};
 use leasehold_lab::{Reply, Server};
@@ -119,7 +119,7 @@ async fn client(number: u64, locks: Locks, run: &Run) {
 }
 
 /// Hurts a node every so often until there was enough of it, and all is over.
-fn disturb(fleet: &Fleet, wanted: u64, run: &Run) -> BTreeMap<&'static str, u64> {
+fn disturb(fleet: &QuorumNodes, wanted: u64, run: &Run) -> BTreeMap<&'static str, u64> {
     let mut dice = Dice(7);
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut forgot: VecDeque<Instant> = VecDeque::new();
@@ -211,7 +211,7 @@ fn left(node: &Server) -> usize {
 }
 
 fn chaos(parameters: &str, has_clocks: bool, wanted: u64, faults_wanted: u64) {
-    let fleet = Fleet::start(5);
+    let fleet = QuorumNodes::start(5);
     let run = Run {
         history: History::default(),
         resources: (0..NAMES).map(|_| Resource::default()).collect(),

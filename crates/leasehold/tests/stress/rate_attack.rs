@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::attack::{Plan, Post};
 use common::child::ChildTest;
 use common::child_test;
+use common::crash_load::{Plan, Post};
 use common::worker::play;
-use common::{Dice, Home, home_in_memory, ms, record, scaled, secs};
+use common::{Dice, Home, home_in_memory, ms, record, run, scaled, secs};
 use futures_util::future::join_all;
 use leasehold::cells::rate::Algorithm;
 use leasehold::store::file::File;
@@ -47,10 +47,6 @@ fn limit(locks: &Locks, number: usize) -> RateLimit {
     locks.rate_limit("x").max(max).per(period_of(number)).algorithm(rule)
 }
 
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
-}
-
 const WORKER: ChildTest = child_test!(worker);
 
 /// What the workers do.
@@ -69,7 +65,7 @@ fn worker() {
 
 /// Takes from all of the limits, until it is killed, and writes down what it was told it had.
 async fn takes(post: Arc<Post>) {
-    let url = std::fs::read_to_string(post.home.join("url")).unwrap();
+    let url = post.url();
     let believed = post.home.join("believed").join(&post.label);
     let believed = Arc::new(std::fs::File::create(believed).unwrap());
     let mut tasks = Vec::new();
@@ -425,7 +421,7 @@ const NAIVE: &str = "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] - A
 const NAIVE_MAX: u32 = 20;
 
 fn by_its_own_clock(post: &Post) {
-    let url = std::fs::read_to_string(post.home.join("url")).unwrap();
+    let url = post.url();
     let mut redis = Client::tcp(url.trim_start_matches("redis://").parse().unwrap()).unwrap();
     let (period_us, max) = (PERIOD.as_micros().to_string(), NAIVE_MAX.to_string());
     for number in 0_u64.. {

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::attack::{Plan, Post};
 use common::child::ChildTest;
 use common::child_test;
+use common::crash_load::{Plan, Post};
 use common::disk::SOON;
 use common::history::{History, Judged, Part, stamp};
 use common::record::{self, Verdict};
 use common::worker::play;
-use common::{Dice, home_in_memory, ms, scaled, secs};
+use common::{Dice, home_in_memory, ms, run, scaled, secs};
 use futures_util::future::join_all;
 use leasehold::store::file::File;
 use leasehold_lab::{Client, Kind, Server};
@@ -28,10 +28,6 @@ const TTL: Duration = Duration::from_millis(500);
 
 /// In a file store they must not: so long would nobody wait.
 const LONG: Duration = Duration::from_secs(60);
-
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
-}
 
 const WORKER: ChildTest = child_test!(worker);
 
@@ -49,10 +45,6 @@ fn worker() {
     });
 }
 
-fn url(post: &Post) -> String {
-    std::fs::read_to_string(post.home.join("url")).unwrap()
-}
-
 /// Of ten who ask, two write.
 fn part(dice: &mut Dice) -> Part {
     if dice.below(10) < 2 { Part::All } else { Part::Reader }
@@ -60,19 +52,11 @@ fn part(dice: &mut Dice) -> Part {
 
 /// Clients who read and write, until they are killed.
 async fn leases(post: Arc<Post>) {
-    let url = url(&post);
-    // In files, four clients each share a connection: each reader has a place in line of its own all the same.
-    let (ttl, shared_by) = if url.starts_with("file:") { (LONG, 4) } else { (TTL, 1) };
-    let mut connections = Vec::new();
-    for _ in 0..CLIENTS / PROCESSES / shared_by {
-        connections.push(post.connect(&url).await);
-    }
-    let clients = (0..CLIENTS / PROCESSES).map(|client| {
+    let ttl = if post.url().starts_with("file:") { LONG } else { TTL };
+    let clients = post.clients(CLIENTS / PROCESSES).await.into_iter().map(|(locks, mut dice)| {
         let post = post.clone();
-        let locks = connections[(client / shared_by) as usize].clone();
         tokio::spawn(async move {
             let rwlock = locks.rwlock("x").ttl(ttl).owner(&post.label);
-            let mut dice = Dice(post.seed + client);
             loop {
                 let part = part(&mut dice);
                 let answer = match (part, dice.below(8)) {
@@ -81,28 +65,13 @@ async fn leases(post: Arc<Post>) {
                     (_, 0) => rwlock.try_read().await,
                     _ => rwlock.read().await.map(Some),
                 };
-                let lease = match answer {
-                    Ok(Some(lease)) => lease,
-                    Ok(None) => continue,
-                    Err(error) => {
-                        post.journal.failed(error);
-                        tokio::time::sleep(ms(10)).await;
-                        continue;
-                    }
-                };
-                let key = post.journal.begin_lease(part, &lease);
-                post.count();
-                match dice.below(1_000) {
+                let keep_for = |dice| match dice {
                     // Some for so long that they are renewed, or that others run into them.
-                    0 => tokio::time::sleep(TTL / 2).await,
-                    1..50 => tokio::time::sleep(ms(1)).await,
-                    _ => tokio::task::yield_now().await,
-                }
-                post.journal.end_lease(key, &lease);
-                match dice.below(10) {
-                    0 => drop(lease),
-                    _ => drop(lease.release().await),
-                }
+                    0..2 => Some(TTL / 2),
+                    2..100 => Some(ms(1)),
+                    _ => None,
+                };
+                post.keep(part, answer, &mut dice, keep_for).await;
             }
         })
     });
@@ -168,7 +137,7 @@ fn no_reader_beside_a_writer_in_files() {
 
 /// Two keys: how many read, and who writes.
 fn naive(post: &Post) {
-    let addr = url(post).trim_start_matches("redis://").parse().unwrap();
+    let addr = post.url().trim_start_matches("redis://").parse().unwrap();
     std::thread::scope(|scope| {
         for client in 0..CLIENTS / PROCESSES {
             scope.spawn(move || {

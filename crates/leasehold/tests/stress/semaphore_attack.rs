@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::attack::{Plan, Post, Seen, label_of};
 use common::child::ChildTest;
 use common::child_test;
+use common::crash_load::{Plan, Post, Seen, label_of};
 use common::disk::SOON;
 use common::history::{History, Judged, Life, Part, stamp};
 use common::record::{self, Verdict};
 use common::worker::play;
-use common::{Dice, Home, home_in_memory, ms, scaled, secs};
+use common::{Dice, Home, home_in_memory, ms, run, scaled, secs};
 use futures_util::future::join_all;
 use leasehold::store::file::File;
 use leasehold_lab::{Client, Kind, Reply, Server};
@@ -32,10 +32,6 @@ const TTL: Duration = Duration::from_millis(1_000);
 
 /// In a file store they must not: so long would nobody wait.
 const LONG: Duration = Duration::from_secs(60);
-
-fn run<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
-}
 
 const WORKER: ChildTest = child_test!(worker);
 
@@ -57,18 +53,10 @@ fn worker() {
 
 /// Clients who take permits and let them go, until they are killed.
 async fn permits(post: Arc<Post>, how: &str) {
-    let url = std::fs::read_to_string(post.home.join("url")).unwrap();
-    // In files, four clients each share a connection: each has a place in line of its own all the same.
-    let (ttl, shared_by) = if url.starts_with("file:") { (LONG, 4) } else { (TTL, 1) };
-    let mut connections = Vec::new();
-    for _ in 0..CLIENTS / PROCESSES / shared_by {
-        connections.push(post.connect(&url).await);
-    }
-    let clients = (0..CLIENTS / PROCESSES).map(|client| {
+    let ttl = if post.url().starts_with("file:") { LONG } else { TTL };
+    let clients = post.clients(CLIENTS / PROCESSES).await.into_iter().map(|(locks, mut dice)| {
         let (post, how) = (post.clone(), how.to_owned());
-        let locks = connections[(client / shared_by) as usize].clone();
         tokio::spawn(async move {
-            let mut dice = Dice(post.seed + client);
             loop {
                 let take = 1 + dice.below(3) as u32;
                 let semaphore = locks.semaphore("x", LIMIT).ttl(ttl).owner(&post.label);
@@ -82,27 +70,12 @@ async fn permits(post: Arc<Post>, how: &str) {
                     0 => semaphore.try_acquire_many(take).await,
                     _ => semaphore.acquire_many(take).await.map(Some),
                 };
-                let lease = match answer {
-                    Ok(Some(lease)) => lease,
-                    Ok(None) => continue,
-                    Err(error) => {
-                        post.journal.failed(error);
-                        tokio::time::sleep(ms(10)).await;
-                        continue;
-                    }
-                };
-                let key = post.journal.begin_lease(Part::Permits(take), &lease);
-                post.count();
-                match dice.below(2_000) {
+                let keep_for = |dice| match dice {
                     // Some for so long that they are renewed.
-                    0 => tokio::time::sleep(TTL + TTL / 2).await,
-                    short => tokio::time::sleep(Duration::from_micros(short)).await,
-                }
-                post.journal.end_lease(key, &lease);
-                match dice.below(10) {
-                    0 => drop(lease),
-                    _ => drop(lease.release().await),
-                }
+                    0 => Some(TTL + TTL / 2),
+                    short => Some(Duration::from_micros(short)),
+                };
+                post.keep(Part::Permits(take), answer, &mut dice, keep_for).await;
             }
         })
     });
@@ -354,7 +327,7 @@ fn seeds_semaphore(post: &Post, how: &str) {
         "fair" => (seed_fair, 100),
         other => panic!("no semaphore `{other}`"),
     };
-    let addr = std::fs::read_to_string(post.home.join("url")).unwrap();
+    let addr = post.url();
     let addr = addr.trim_start_matches("redis://").parse().unwrap();
     std::thread::scope(|scope| {
         for client in 0..CLIENTS / PROCESSES {

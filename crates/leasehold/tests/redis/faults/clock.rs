@@ -9,8 +9,8 @@ use leasehold_testkit as common;
 use std::sync::Arc;
 
 use common::child_test;
+use common::clock_shim::WallClock;
 use common::secs;
-use common::wall::WallClock;
 use leasehold::store::redis::Redis;
 use leasehold::{Loss, Options};
 use leasehold_lab::{Kind, Server};

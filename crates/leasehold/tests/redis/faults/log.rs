@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::child_test;
-use common::page::Page;
+use common::log_capture::LogCapture;
 use leasehold::store::redis::Redis;
 use leasehold::{Options, Store};
 use leasehold_lab::{Cut, Kind, Proxy, Setup};
@@ -21,15 +21,7 @@ fn the_log_tells_of_a_lost_connection_and_never_shows_a_secret() {
 }
 
 fn tells_of_a_lost_connection() {
-    let page = Page::default();
-    let writer = page.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_ansi(false)
-        .without_time()
-        .with_writer(move || writer.clone())
-        .finish();
-    let _log = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
+    let capture = LogCapture::of_process();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let server = Setup::new(Kind::Redis).password("pass-word").start().unwrap();
@@ -55,11 +47,11 @@ fn tells_of_a_lost_connection() {
         let reached = async { while store.inspect(&"x".parse().unwrap()).await.is_err() {} };
         tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap();
         lease.release().await.unwrap();
-        let shown = page.text();
+        let shown = capture.text();
         let refused = format!("refused: {}: WRONGPASS", proxy.addr());
         assert!(shown.contains(&refused), "the log names the server that refuses: {shown}");
     });
-    let log = page.text();
+    let log = capture.text();
     assert!(log.contains("WARN") && log.contains("the connection to the redis store is lost"), "{log}");
     assert!(log.contains("connected to the redis store again"), "{log}");
     assert!(!log.contains("-word"), "{log}");

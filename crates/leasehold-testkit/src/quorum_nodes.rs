@@ -8,30 +8,30 @@ use leasehold::{Locks, Options};
 use leasehold_lab::{Kind, Proxy, Reply, Server};
 
 use super::child::ChildTest;
-use super::wall::WallClock;
+use super::clock_shim::WallClock;
 
-/// What most tests say: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
+/// The parameters of most tests: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
 pub const CALM: &str = "quarantine=off&timeout=1000";
 
-/// What a node must not forget.
+/// The key that a node must not forget.
 const MEMORY: &str = "{lock:}:memory";
 
-pub struct Fleet {
+pub struct QuorumNodes {
     pub nodes: Vec<Server>,
     pub proxies: Vec<Proxy>,
 }
 
-impl Fleet {
+impl QuorumNodes {
     pub fn start(count: usize) -> Self {
         let nodes = (0..count).map(|_| Server::start(Kind::Redis).unwrap()).collect();
-        Fleet { nodes, proxies: Vec::new() }
+        QuorumNodes { nodes, proxies: Vec::new() }
     }
 
-    /// The same, reached through proxies.
+    /// Starts nodes that are reached through proxies.
     pub fn behind_proxies(count: usize) -> Self {
-        let fleet = Fleet::start(count);
-        let proxies = fleet.nodes.iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
-        Fleet { proxies, ..fleet }
+        let started = QuorumNodes::start(count);
+        let proxies = started.nodes.iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
+        QuorumNodes { proxies, ..started }
     }
 
     pub fn url(&self, parameters: &str) -> String {
@@ -50,7 +50,7 @@ impl Fleet {
         self.store(parameters).await.client(Options::default().owner(owner)).unwrap()
     }
 
-    /// What stands in a key, on each node.
+    /// The value of a key on each node.
     pub fn values(&self, key: &str) -> Vec<Option<String>> {
         self.nodes
             .iter()
@@ -75,7 +75,7 @@ impl Fleet {
         self.nodes[place].command(&["ZADD", MEMORY, &fence.to_string(), &key]).unwrap();
     }
 
-    /// Whether a node knows since when it has forgotten nothing.
+    /// Returns true if a node knows since when it has forgotten nothing.
     pub fn is_born(&self, place: usize) -> bool {
         let born = self.nodes[place].command(&["ZCOUNT", MEMORY, "-inf", "(0"]).unwrap();
         born.int() == Some(1)
@@ -122,7 +122,7 @@ pub fn is_child() -> bool {
     WallClock::mine().is_some()
 }
 
-/// The same without a look at what comes of it: for a node that does not run, and comes up like that.
+/// Sets the clock with which a node that does not run will start.
 pub fn come_up_with_clock(node: &Server, ahead_s: i64) {
     std::fs::write(node.folder().join("data").join(OFFSET), ahead_s.to_string()).unwrap();
 }

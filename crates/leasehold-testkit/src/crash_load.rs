@@ -1,5 +1,5 @@
-//! Processes full of clients, killed and started again while their wall clocks are moved; and somebody who looks at the store
-//! all the while.
+//! Processes full of clients, killed and started again while their wall clocks are moved; and an observer
+//! that samples the store.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,29 +9,29 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use leasehold::{Lease, Locks, Result};
 
 use super::child::ChildTest;
-use super::history::{Journal, Killed, Life, stamp};
-use super::wall::WallClock;
+use super::clock_shim::WallClock;
+use super::history::{Journal, Killed, Life, Part, stamp};
 use super::worker::Worker;
 use super::{Dice, ms};
 
-/// No attack takes longer: somebody is stuck.
+/// No load takes longer unless a process is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(900);
 
-/// What is to be done.
+/// A load: which processes run, and until when.
 pub struct Plan {
     /// The test that a worker runs.
     pub worker: ChildTest,
-    /// What a worker plays; its label and its seed are added.
+    /// The role of a worker; its label and its seed are added.
     pub role: String,
     pub processes: u64,
     /// By how many seconds a wall clock is off at most, either way.
     pub moved_s: u64,
     /// A process lives for so long at least, and at most; the first ones no longer than twice the least.
     pub lives_ms: (u64, u64),
-    /// It goes on until there were so many grants, and for so long at least. At the end, everybody is killed.
+    /// The load ends after so many grants, and this time at the earliest. All processes are killed then.
     pub grants: u64,
     pub lasts: Duration,
 }
@@ -62,7 +62,7 @@ impl Plan {
         lives
     }
 
-    /// One process after the other.
+    /// Starts and kills the processes of a slot, one after the other.
     fn come_and_go(&self, home: &Path, slot: u64, is_over: &AtomicBool, lives: &Mutex<Vec<Life>>) {
         let mut dice = Dice(slot);
         for number in 0.. {
@@ -142,18 +142,69 @@ impl Post {
         }
     }
 
+    /// The store that the test has written down for its workers.
+    pub fn url(&self) -> String {
+        fs::read_to_string(self.home.join("url")).unwrap()
+    }
+
+    /// Connects so many clients, each with dice of its own. In files, four of them share a connection: each has a place in
+    /// line of its own all the same.
+    pub async fn clients(&self, count: u64) -> Vec<(Locks, Dice)> {
+        let url = self.url();
+        let shared_by = if url.starts_with("file:") { 4 } else { 1 };
+        let mut clients: Vec<(Locks, Dice)> = Vec::new();
+        for client in 0..count {
+            let locks = match clients.last() {
+                Some((locks, _)) if client % shared_by > 0 => locks.clone(),
+                _ => self.connect(&url).await,
+            };
+            clients.push((locks, Dice(self.seed + client)));
+        }
+        clients
+    }
+
+    /// Writes down what became of a request. A granted lease is kept for a time that the dice say, or for no time, and is
+    /// then released or, now and then, dropped.
+    pub async fn keep(
+        &self,
+        part: Part,
+        answer: Result<Option<Lease>>,
+        dice: &mut Dice,
+        keep_for: impl FnOnce(u64) -> Option<Duration>,
+    ) {
+        let lease = match answer {
+            Ok(Some(lease)) => lease,
+            Ok(None) => return,
+            Err(error) => {
+                self.journal.failed(error);
+                return tokio::time::sleep(ms(10)).await;
+            }
+        };
+        let key = self.journal.begin_lease(part, &lease);
+        self.count();
+        match keep_for(dice.below(2_000)) {
+            Some(time) => tokio::time::sleep(time).await,
+            None => tokio::task::yield_now().await,
+        }
+        self.journal.end_lease(key, &lease);
+        match dice.below(10) {
+            0 => drop(lease),
+            _ => drop(lease.release().await),
+        }
+    }
+
     /// Another grant.
     pub fn count(&self) {
         (&self.count).write_all(b"+").unwrap();
     }
 }
 
-/// What somebody saw who looked at a store all the while.
+/// The samples of an observer of the store.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub samples: u64,
     pub permits_most: u32,
-    /// When each was last seen to hold something.
+    /// The last moment at which each label was seen to hold permits.
     last: HashMap<String, u64>,
 }
 
@@ -172,7 +223,7 @@ impl Seen {
         seen
     }
 
-    /// For how long anybody who had been killed was still seen to hold something, and how many were.
+    /// The longest time that a killed process was still seen to hold permits, and the number of those processes.
     pub fn dead_for(&self, lives: &[Life]) -> (Duration, usize) {
         let late = lives.iter().filter_map(|life| {
             let last = self.last.get(&life.label)?;

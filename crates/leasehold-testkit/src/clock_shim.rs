@@ -1,4 +1,4 @@
-//! A wall clock that can be moved, for one process and whatever it starts: a small shared library (`wall_clock.c`) stands
+//! A wall clock that can be moved, for one process and its children: a small shared library (`clock_shim.c`) stands
 //! between it and the system. No other clock is touched.
 
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use super::child::ChildTest;
 
 const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
 
-/// By how many seconds the wall clock is off, for whoever is started under it.
+/// The seconds by which the wall clock is off in processes that are started under it.
 pub struct WallClock {
     offset: PathBuf,
     is_ours: bool,
 }
 
 impl WallClock {
-    /// One that is right, until it is set.
+    /// A clock that is right until it is set.
     pub fn new() -> Self {
         static CLOCKS: AtomicU64 = AtomicU64::new(0);
         let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl WallClock {
         clock
     }
 
-    /// One for each process that is started under it: by a file of this name in the directory that the process runs in.
+    /// A clock for each process that is started under it: by a file of this name in the directory that the process runs in.
     pub fn of_each(file: &str) -> Self {
         WallClock { offset: file.into(), is_ours: false }
     }
@@ -43,7 +43,7 @@ impl WallClock {
 
     /// Moves it, at once.
     pub fn set(&self, offset_s: i64) {
-        // Whoever reads it meanwhile finds the old one or the new one.
+        // A process that reads it meanwhile finds the old offset or the new one.
         let new = self.offset.with_extension("new");
         std::fs::write(&new, offset_s.to_string()).unwrap();
         std::fs::rename(&new, &self.offset).unwrap();
@@ -76,10 +76,10 @@ impl Drop for WallClock {
 fn shim() -> &'static Path {
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     SHIM.get_or_init(|| {
-        let library = super::folder().join("wall_clock.so");
+        let library = super::folder().join("clock_shim.so");
         // Another test program may be running under it.
         let new = library.with_extension(std::process::id().to_string());
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wall_clock.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock_shim.c");
         let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&new).arg(source).status();
         assert!(built.expect("a C compiler").success(), "the clock shim does not compile");
         std::fs::rename(&new, &library).unwrap();

@@ -1,13 +1,25 @@
-//! Where a log goes that is read afterwards.
+//! A log that the test reads afterwards.
 
 use std::fmt::Debug;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-#[derive(Clone, Default)]
-pub struct Page(Arc<Mutex<Vec<u8>>>);
+use tracing_subscriber::filter::LevelFilter;
 
-impl Page {
+#[derive(Clone, Default)]
+pub struct LogCapture(Arc<Mutex<Vec<u8>>>);
+
+impl LogCapture {
+    /// Captures all that this process logs from now on. For a test in [its own process](crate::child::ChildTest::in_own_process).
+    pub fn of_process() -> Self {
+        let capture = LogCapture::default();
+        let writer = capture.clone();
+        let log =
+            tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_ansi(false).without_time();
+        log.with_writer(move || writer.clone()).init();
+        capture
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -24,7 +36,7 @@ impl Page {
     }
 }
 
-impl Write for Page {
+impl Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
