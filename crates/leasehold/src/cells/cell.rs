@@ -1,5 +1,6 @@
 //! `Cell`: a value that is read, compared and set in one step.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::Place;
+use super::codec::Codec;
 use super::store::{When, Write, Written};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -40,22 +42,14 @@ const TRIES: u32 = 32;
 #[must_use = "a cell does nothing until it is read or written"]
 pub struct Cell<T> {
     pub(super) place: Place,
-    pub(super) code: Code<T>,
+    codec: Codec<T>,
     pub(super) tries: u32,
     fence_kept_for: Duration,
 }
 
-/// How a value is written down.
-pub(super) struct Code<T> {
-    pub(super) write: fn(&T) -> Result<Vec<u8>>,
-    pub(super) read: fn(&[u8]) -> Result<T>,
-    /// Whether what is kept means this value, although it is written in another way.
-    means: fn(&[u8], &T) -> bool,
-}
-
 impl<T> Cell<T> {
-    fn new(place: Place, code: Code<T>) -> Self {
-        Cell { place, code, tries: TRIES, fence_kept_for: FENCE_KEPT_FOR }
+    fn new(place: Place, codec: Codec<T>) -> Self {
+        Cell { place, codec, tries: TRIES, fence_kept_for: FENCE_KEPT_FOR }
     }
 
     /// How long what is written lasts, from each write. Without this it stays.
@@ -92,7 +86,7 @@ impl<T> Cell<T> {
         let terms = self.place.terms()?;
         let store = self.place.store("a cell")?;
         let kept = self.place.client.in_time(store.read(&terms.key)).await?;
-        kept.map(|kept| self.read(&kept.value)).transpose()
+        kept.map(|kept| self.read(kept.value.into())).transpose()
     }
 
     /// Writes it, whatever is there.
@@ -209,7 +203,7 @@ impl<T> Cell<T> {
 
     async fn put_where(&self, current: &T, new: Option<&T>) -> Result<bool> {
         let terms = self.place.terms()?;
-        let mut as_written = (self.code.write)(current)?;
+        let mut as_written = (self.codec.encode)(current)?.into_owned();
         loop {
             if self.put(When::Is(as_written.clone()), new).await? {
                 return Ok(true);
@@ -217,7 +211,7 @@ impl<T> Cell<T> {
             // Another program may write the same in another way.
             let store = self.place.store("a cell")?;
             match self.place.client.in_time(store.read(&terms.key)).await? {
-                Some(kept) if kept.value != as_written && (self.code.means)(&kept.value, current) => {
+                Some(kept) if kept.value != as_written && (self.codec.is_equal)(&kept.value, current) => {
                     as_written = kept.value;
                 }
                 _ => return Ok(false),
@@ -227,13 +221,13 @@ impl<T> Cell<T> {
 
     /// As it is kept, unless it is too large.
     pub(super) fn encoded(&self, value: &T) -> Result<Vec<u8>> {
-        let value = (self.code.write)(value)?;
+        let value = (self.codec.encode)(value)?;
         self.place.client.check_value(&value)?;
-        Ok(value)
+        Ok(value.into_owned())
     }
 
-    pub(super) fn read(&self, kept: &[u8]) -> Result<T> {
-        (self.code.read)(kept).map_err(|error| match (error, &self.place.terms) {
+    pub(super) fn read(&self, kept: Cow<'_, [u8]>) -> Result<T> {
+        (self.codec.decode)(kept).map_err(|error| match (error, &self.place.terms) {
             (Error::Invalid { what, why, .. }, Ok(terms)) => Error::invalid(what, terms.key.name(), why),
             (error, _) => error,
         })
@@ -242,51 +236,16 @@ impl<T> Cell<T> {
 
 impl Cell<Vec<u8>> {
     pub(crate) fn bytes(place: Place) -> Self {
-        let code = Code {
-            write: |value: &Vec<u8>| Ok(value.clone()),
-            read: |kept| Ok(kept.to_vec()),
-            means: |kept, value| kept == value,
-        };
-        Cell::new(place, code)
+        Cell::new(place, Codec::bytes())
     }
 }
 
 #[cfg(feature = "json")]
 impl<T: Serialize + DeserializeOwned> Cell<T> {
     pub(crate) fn json(place: Place) -> Self {
-        let code = Code {
-            write: |value| {
-                let why = |error: serde_json::Error| format!("it cannot be written as JSON: {error}");
-                serde_json::to_vec(value).map_err(|error| Error::invalid("value", "…", why(error)))
-            },
-            // Not in serde's words: they may have the value in them.
-            read: |kept| {
-                serde_json::from_slice(kept).map_err(|error| {
-                    let what = if error.is_data() { "JSON of another form" } else { "no JSON" };
-                    let why = format!(
-                        "what is kept under its name is {what} (line {}, column {}); remove that, or choose another name",
-                        error.line(),
-                        error.column()
-                    );
-                    Error::invalid("cell", "…", why)
-                })
-            },
-            means: |kept, value| {
-                let kept: Option<serde_json::Value> = serde_json::from_slice(kept).ok();
-                kept.is_some() && kept == serde_json::to_value(value).ok()
-            },
-        };
-        Cell::new(place, code)
+        Cell::new(place, Codec::json())
     }
 }
-
-impl<T> Clone for Code<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Code<T> {}
 
 impl<T> Clone for Cell<T> {
     fn clone(&self) -> Self {

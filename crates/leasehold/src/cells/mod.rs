@@ -3,6 +3,7 @@
 #[cfg(not(shuttle))]
 pub mod cache;
 pub mod cell;
+mod codec;
 pub mod counter;
 pub mod rate;
 pub mod script;

@@ -83,7 +83,7 @@ impl<T: Send> Cell<T> {
             let store = self.place.store("a cell")?;
             let mut planned = None;
             let mut plan = |there: Option<&[u8]>| {
-                let made = there.map(|kept| self.read(kept)).transpose().and_then(|there| {
+                let made = there.map(|kept| self.read(kept.into())).transpose().and_then(|there| {
                     let next = next(there).into();
                     let put = match &next {
                         Next::Set(value) => Some(Put { value: Some(self.encoded(value)?), ttl }),
