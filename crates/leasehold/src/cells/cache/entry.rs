@@ -1,80 +1,95 @@
-//! What is kept of a key: the value, and behind it what it takes to judge it. All times are the store's.
+//! The bytes that a store keeps for a key: the value, and behind it the numbers by which it is judged. The store's clock counts
+//! all times.
 
 use std::time::Duration;
 
-use super::place::Place;
+use super::key::CacheKey;
 use crate::cells::store::Kept;
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::ttl::Ttl;
 
-/// How every entry ends: by this it is told from what other programs write.
+/// The last bytes of every entry, which tell it from the bytes that other programs write.
 const MAGIC: &[u8; 4] = b"LHc1";
 
-/// Five numbers, the length of the key, what it is, and the end.
+/// Five numbers, the length of the key, the content with its flag, and the magic bytes.
 const TRAILER: usize = 5 * 8 + 4 + 1 + MAGIC.len();
 
-/// Set where somebody has begun to load.
+/// The flag of a marker.
 const LOADING: u8 = 0x80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
-    /// No value: only the mark of whoever loads one.
+pub(super) enum Content {
+    /// A marker without a value.
     Nothing = 0,
     Value = 1,
-    /// It is known that there is none.
+    /// A loader has told that there is no value.
     Absent = 2,
 }
 
-/// What stands behind a value.
+/// The time for which a value is kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lifetime {
+    /// While it is fresh and while it is stale.
+    pub(super) kept: Ttl,
+    /// While it is stale.
+    pub(super) stale: Duration,
+}
+
+/// The numbers behind a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) what: What,
-    /// Somebody has begun to load: whoever has this fence.
-    pub(super) is_loading: bool,
-    pub(super) fence: Fence,
-    /// For how long it was written.
-    pub(super) kept: Duration,
-    /// For how much of that, at the end, its value does not count any more: a mark may outlive the value it was put at.
-    pub(super) linger: Duration,
-    /// For how much of what is before that it is stale.
-    pub(super) stale: Duration,
-    /// How long it took to load.
-    pub(super) load_time: Duration,
+    pub(super) content: Content,
+    /// Set in a marker: the loader with this fence has begun.
+    is_loading: bool,
+    fence: Fence,
+    /// The TTL that it was written with.
+    kept: Duration,
+    /// The part of `kept`, at its end, in which the value does not count: a marker may outlive the value beside it.
+    linger: Duration,
+    /// The part of `kept`, before `linger`, in which the value is stale.
+    stale: Duration,
+    load_time: Duration,
 }
 
 impl Entry {
-    /// `value`, the key where the name does not say it, five numbers, the key's length, what it is, `LHc1`.
-    pub(super) fn encode(&self, value: &[u8], place: &Place) -> Vec<u8> {
-        let mut raw = Vec::with_capacity(value.len() + place.key.len() + TRAILER);
+    pub(super) fn loaded(content: Content, fence: Fence, lifetime: Lifetime, load_time: Duration) -> Self {
+        let Lifetime { kept, stale } = lifetime;
+        let (kept, linger) = (kept.as_duration(), Duration::ZERO);
+        Entry { content, is_loading: false, fence, kept, linger, stale, load_time }
+    }
+
+    /// The value, the key if the name does not contain it, five numbers, the key's length, the content, `LHc1`.
+    pub(super) fn encode(&self, value: &[u8], key: &CacheKey) -> Vec<u8> {
+        let mut raw = Vec::with_capacity(value.len() + key.bytes.len() + TRAILER);
         raw.extend_from_slice(value);
-        raw.extend_from_slice(&place.key);
+        raw.extend_from_slice(&key.bytes);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let load_us = u64::try_from(self.load_time.as_micros()).unwrap_or(u64::MAX);
         for number in [ms(self.kept), ms(self.linger), ms(self.stale), load_us, self.fence.get()] {
             raw.extend_from_slice(&number.to_be_bytes());
         }
-        raw.extend_from_slice(&u32::try_from(place.key.len()).unwrap_or(u32::MAX).to_be_bytes());
-        raw.push(self.what as u8 | if self.is_loading { LOADING } else { 0 });
+        raw.extend_from_slice(&u32::try_from(key.bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+        raw.push(self.content as u8 | if self.is_loading { LOADING } else { 0 });
         raw.extend_from_slice(MAGIC);
         raw
     }
 
-    /// And how long the value is; nothing where these bytes are no entry. The key is to be looked for before that.
+    /// The entry, and where the value and the key behind it end; `None` if these bytes are no entry.
     fn decode(raw: &[u8]) -> Option<(Self, usize, usize)> {
-        let at = raw.len().checked_sub(TRAILER)?;
-        let (before, trailer) = raw.split_at(at);
+        let key_end = raw.len().checked_sub(TRAILER)?;
+        let trailer = &raw[key_end..];
         let number = |i: usize| trailer[8 * i..8 * (i + 1)].try_into().map(u64::from_be_bytes).ok();
         let ms = |i| number(i).map(Duration::from_millis);
-        let key = usize::try_from(u32::from_be_bytes(trailer[40..44].try_into().ok()?)).ok()?;
+        let key_len = usize::try_from(u32::from_be_bytes(trailer[40..44].try_into().ok()?)).ok()?;
         if &trailer[45..] != MAGIC {
             return None;
         }
         let entry = Entry {
-            what: [What::Nothing, What::Value, What::Absent]
+            content: [Content::Nothing, Content::Value, Content::Absent]
                 .into_iter()
-                .find(|what| *what as u8 == trailer[44] & !LOADING)?,
+                .find(|content| *content as u8 == trailer[44] & !LOADING)?,
             is_loading: trailer[44] & LOADING != 0,
             kept: ms(0)?,
             linger: ms(1)?,
@@ -82,17 +97,17 @@ impl Entry {
             load_time: Duration::from_micros(number(3)?),
             fence: Fence::new(number(4)?).ok()?,
         };
-        Some((entry, before.len().checked_sub(key)?, before.len()))
+        Some((entry, key_end.checked_sub(key_len)?, key_end))
     }
 }
 
-/// One look at a key: what was there, and how much of it was left then.
-pub(super) struct Look {
-    /// As it is kept, to be compared with.
+/// The answer to one read of a key: the entry, and how much of its time was left.
+pub(super) struct Snapshot {
+    /// The bytes in the store, for comparison.
     pub(super) raw: Option<Vec<u8>>,
     found: Option<Found>,
-    /// When it was asked for, on this client's clock.
-    pub(super) asked: Deadline,
+    /// The time at which the read was sent, on this client's clock.
+    asked: Deadline,
 }
 
 #[derive(Clone, Copy)]
@@ -102,46 +117,52 @@ struct Found {
     remaining: Duration,
 }
 
-impl Look {
-    pub(super) fn new(kept: Option<Kept>, place: &Place, asked: Deadline) -> Result<Self> {
+impl Snapshot {
+    pub(super) fn new(kept: Option<Kept>, key: &CacheKey, asked: Deadline) -> Result<Self> {
         let Some(Kept { value: raw, remaining }) = kept else {
-            return Ok(Look { raw: None, found: None, asked });
+            return Ok(Snapshot { raw: None, found: None, asked });
         };
         let Some((entry, value_len, key_end)) = Entry::decode(&raw) else {
             let why = "something else is kept under its name; remove that, or choose another name";
-            return Err(Error::invalid("cached value", place.cell.to_string(), why));
+            return Err(Error::invalid("cached value", key.cell.to_string(), why));
         };
         let remaining = remaining.unwrap_or(Duration::MAX);
-        // Of another key with the same hash: it is as if there were nothing, and it will be overwritten.
-        let is_ours = raw[value_len..key_end] == place.key[..];
+        // The value of another key with the same hash does not count, and is overwritten.
+        let is_ours = raw[value_len..key_end] == key.bytes[..];
         let found = is_ours.then_some(Found { entry, value_len, remaining });
-        Ok(Look { raw: Some(raw), found, asked })
+        Ok(Snapshot { raw: Some(raw), found, asked })
     }
 
-    /// What there is to say of a value that has just been written so.
+    /// The snapshot of an entry that has just been written.
     pub(super) fn written(raw: Vec<u8>, entry: Entry, value_len: usize, asked: Deadline) -> Self {
         let found = Found { entry, value_len, remaining: entry.kept };
-        Look { raw: Some(raw), found: Some(found), asked }
+        Snapshot { raw: Some(raw), found: Some(found), asked }
     }
 
     pub(super) fn fence(&self) -> Option<Fence> {
         self.found.map(|found| found.entry.fence)
     }
 
-    pub(super) fn what(&self) -> What {
-        self.found.map_or(What::Nothing, |found| found.entry.what)
+    pub(super) fn content(&self) -> Content {
+        self.found.map_or(Content::Nothing, |found| found.entry.content)
     }
 
-    /// What was left until the value goes.
-    pub(super) fn value_left(&self) -> Duration {
-        self.found.map_or(Duration::ZERO, |found| match found.entry.what {
-            What::Nothing => Duration::ZERO,
-            What::Value | What::Absent => found.remaining.saturating_sub(found.entry.linger),
+    /// The time for which the value was still kept.
+    fn value_left(&self) -> Duration {
+        self.found.map_or(Duration::ZERO, |found| match found.entry.content {
+            Content::Nothing => Duration::ZERO,
+            Content::Value | Content::Absent => found.remaining.saturating_sub(found.entry.linger),
         })
     }
 
-    /// What was left until it is stale.
-    pub(super) fn fresh_left(&self) -> Duration {
+    /// The rest of that time, in whole milliseconds.
+    fn value_left_at(&self, now: Deadline) -> Duration {
+        let left = self.value_left().saturating_sub(now.since(self.asked));
+        Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(Ttl::MAX.as_ms()))
+    }
+
+    /// The time for which the value was still fresh.
+    fn fresh_left(&self) -> Duration {
         self.value_left().saturating_sub(self.found.map_or(Duration::ZERO, |found| found.entry.stale))
     }
 
@@ -149,25 +170,25 @@ impl Look {
         !self.fresh_left().is_zero()
     }
 
-    /// Whether it is there, and was fresh at most so long ago.
+    /// Returns whether there is a value, or its absence, that has been stale for at most this time.
     pub(super) fn is_usable(&self, stale_for: Duration) -> bool {
         let Some(found) = self.found else { return false };
         let left = self.value_left();
         !left.is_zero() && found.entry.stale.saturating_sub(left) <= stale_for
     }
 
-    /// Whether somebody has begun to load within this time.
+    /// Returns whether a loader has begun within this time.
     pub(super) fn is_loading_since(&self, time: Duration) -> bool {
         self.found.is_some_and(|found| {
             found.entry.is_loading && found.entry.kept.saturating_sub(found.remaining) < time
         })
     }
 
-    /// Whether it is to be loaded before its time, by the number that was drawn: the nearer the end and the longer a load
-    /// takes, the likelier. With a chance of `exp(-left / (load_time × beta))` (Vattani, Chierichetti and Lowenstein,
-    /// "Optimal Probabilistic Cache Stampede Prevention", 2015).
+    /// Decides whether the value is loaded before its time: with a chance of `exp(-left / (load_time × beta))` (Vattani,
+    /// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). `draw` returns a random number
+    /// above 0 and at most 1.
     pub(super) fn is_due_early(&self, beta: f64, draw: impl FnOnce() -> f64) -> bool {
-        /// Below this share of a whole, a draw of 53 bits is never.
+        /// No draw of 53 bits has a logarithm below this: without a chance, nothing is drawn.
         const NEVER: f64 = 36.8;
         let Some(found) = self.found else { return false };
         let reach = found.entry.load_time.as_secs_f64() * beta;
@@ -175,7 +196,6 @@ impl Look {
         reach > 0.0 && left < reach * NEVER && -reach * draw().ln() >= left
     }
 
-    /// The bytes of the value.
     pub(super) fn value(&self) -> &[u8] {
         match (&self.raw, self.found) {
             (Some(raw), Some(found)) => &raw[..found.value_len],
@@ -183,59 +203,66 @@ impl Look {
         }
     }
 
-    /// The same, without a copy.
+    /// The value, without a copy.
     pub(super) fn into_value(self) -> Vec<u8> {
         let (mut raw, len) = (self.raw.unwrap_or_default(), self.found.map_or(0, |found| found.value_len));
         raw.truncate(len);
         raw
     }
 
-    /// The mark of whoever begins to load now, at what is there; and for how long it is to be kept.
-    pub(super) fn marked(
+    /// The marker of a loader that begins now, with the value beside it if that has not expired; and the marker's TTL.
+    pub(super) fn with_marker(
         &self,
-        place: &Place,
+        key: &CacheKey,
         fence: Fence,
         now: Deadline,
         load_within: Ttl,
     ) -> (Vec<u8>, Ttl) {
-        let left = whole_ms(self.value_left().saturating_sub(now.since(self.asked)));
-        let kept = load_within.as_duration().max(left);
-        let found = self.found.filter(|_| !left.is_zero()).map(|found| found.entry);
-        let blank = Entry {
-            what: What::Nothing,
-            is_loading: true,
-            fence,
-            kept,
-            linger: kept,
-            stale: Duration::ZERO,
-            load_time: Duration::ZERO,
-        };
-        let (entry, value) = match found {
-            Some(entry) => {
-                (Entry { is_loading: true, fence, kept, linger: kept - left, ..entry }, self.value())
+        let left = self.value_left_at(now);
+        let kept = Ttl::from_ms((load_within.as_duration().max(left)).as_millis() as u64);
+        let (entry, value) = match self.found {
+            Some(found) if !left.is_zero() => (found.entry, self.value()),
+            _ => {
+                let lifetime = Lifetime { kept, stale: Duration::ZERO };
+                (Entry::loaded(Content::Nothing, fence, lifetime, Duration::ZERO), &[][..])
             }
-            None => (blank, &[][..]),
         };
-        (entry.encode(value, place), Ttl::from_ms(kept.as_millis() as u64))
+        let linger = kept.as_duration() - left;
+        let entry = Entry { is_loading: true, fence, kept: kept.as_duration(), linger, ..entry };
+        (entry.encode(value, key), kept)
     }
 
-    /// What is put back by one who has begun to load and gives up: the value that was there, without a mark, for what is left
-    /// of it; nothing where none is left.
-    pub(super) fn unmarked(&self, place: &Place, fence: Fence, now: Deadline) -> Option<(Vec<u8>, Ttl)> {
-        let left = whole_ms(self.value_left().saturating_sub(now.since(self.asked)));
-        let found = self.found.filter(|_| left >= Ttl::MIN.as_duration())?;
-        let entry = Entry { is_loading: false, fence, kept: left, linger: Duration::ZERO, ..found.entry };
-        Some((entry.encode(self.value(), place), Ttl::from_ms(left.as_millis() as u64)))
+    /// The value without a marker, which a loader that gives up puts back, and the rest of its time; `None` if it has expired.
+    pub(super) fn without_marker(
+        &self,
+        key: &CacheKey,
+        fence: Fence,
+        now: Deadline,
+    ) -> Option<(Vec<u8>, Ttl)> {
+        let kept = self.value_left_at(now);
+        let found = self.found.filter(|_| kept >= Ttl::MIN.as_duration())?;
+        let entry = Entry { is_loading: false, fence, kept, linger: Duration::ZERO, ..found.entry };
+        Some((entry.encode(self.value(), key), Ttl::from_ms(kept.as_millis() as u64)))
     }
 }
 
-fn whole_ms(time: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).min(Ttl::MAX.as_ms()))
-}
-
-/// Values are the user's, and may be secret.
-impl std::fmt::Debug for Look {
+/// Without the value, which may be secret.
+impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Look").field("entry", &self.found.map(|found| found.entry)).finish_non_exhaustive()
+        f.debug_struct("Snapshot")
+            .field("entry", &self.found.map(|found| found.entry))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Snapshots that tests tell apart by a number.
+#[cfg(test)]
+impl Snapshot {
+    pub(super) fn numbered(number: u64) -> Self {
+        Snapshot { raw: None, found: None, asked: Deadline::from_ns(number) }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.asked.as_ns()
     }
 }

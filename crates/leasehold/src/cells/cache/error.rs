@@ -1,4 +1,4 @@
-//! What can go wrong where a value is loaded.
+//! `LoadError`: why a caller of a cache got no value.
 
 use std::time::Duration;
 
@@ -6,44 +6,48 @@ use crate::error::{Error, Short};
 use crate::name::Name;
 use crate::token::Owner;
 
-/// Why a caller of a [`Cache`](super::Cache) got no value.
+/// The error of a caller of a [`Cache`](super::Cache).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError<E> {
-    /// This caller's own loader failed. Others have passed it over: the next of them loads.
+    /// The loader of this caller failed. The next caller that waits loads.
     #[error("the loader failed: {0}")]
     Failed(E),
 
-    /// Somebody else was to load it, and the wait is over.
-    #[error("{}", WaitedText { place, loader: loader.as_ref(), waited: *waited })]
+    /// Another caller loads the value, and the wait is over.
+    #[error(
+        "`{place}` was not loaded within {}{}; wait longer (`wait`), serve the old value meanwhile (`stale_for`), or make the loader faster",
+        Short(*waited),
+        who_loads(loader.as_ref())
+    )]
     Waited {
-        /// Which value: `CACHE/KEY`.
+        /// The name of the value: `CACHE/KEY`.
         place: Name,
-        /// Who loads it, as far as the store told.
+        /// The client that loads it, if the store could tell.
         loader: Option<Owner>,
-        /// How long the caller waited.
+        /// The time that the caller waited.
         waited: Duration,
     },
 
-    /// This caller's own loader took longer than [`load_within`](super::Cache::load_within), and was cancelled.
+    /// The loader of this caller took longer than [`load_within`](super::Cache::load_within), and was cancelled.
     #[error(
         "loading `{place}` took longer than {}, and was given up; make the loader faster, or let it take longer (`load_within`)",
         Short(*limit)
     )]
     Endless {
-        /// Which value: `CACHE/KEY`.
+        /// The name of the value: `CACHE/KEY`.
         place: Name,
-        /// How long it was allowed to take.
+        /// The time that it may take.
         limit: Duration,
     },
 
-    /// The store, or what it was asked.
+    /// The store failed or does not offer a cache, or an option is not valid.
     #[error(transparent)]
     Store(#[from] Error),
 }
 
 impl<E> LoadError<E> {
-    /// The loader's own error, if it is one.
+    /// Returns the error of the loader, if it is one.
     pub fn into_failed(self) -> Option<E> {
         match self {
             LoadError::Failed(error) => Some(error),
@@ -52,21 +56,6 @@ impl<E> LoadError<E> {
     }
 }
 
-struct WaitedText<'a> {
-    place: &'a Name,
-    loader: Option<&'a Owner>,
-    waited: Duration,
-}
-
-impl std::fmt::Display for WaitedText<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` was not loaded within {}", self.place, Short(self.waited))?;
-        if let Some(loader) = self.loader {
-            write!(f, " ({loader} is loading it)")?;
-        }
-        write!(
-            f,
-            "; wait longer (`wait`), serve the old value meanwhile (`stale_for`), or make the loader faster"
-        )
-    }
+fn who_loads(loader: Option<&Owner>) -> String {
+    loader.map(|loader| format!(" ({loader} is loading it)")).unwrap_or_default()
 }

@@ -1,63 +1,63 @@
-//! `Cache`: values that one caller per key loads, in the whole fleet, while the others wait or are served the stale one.
+//! `Cache`: values that one caller per key loads, in all clients of a store, while the others wait or get the stale value.
 
-mod asked;
-mod clerk;
-mod codec;
+mod call;
+mod coordinator;
 mod entry;
 mod error;
-mod place;
-mod room;
-mod turn;
+mod key;
+mod load;
+mod shared_reads;
+mod single_flight;
 
 use std::fmt;
 use std::time::Duration;
 
+use crate::cells::codec::Codec;
 use crate::cells::store::{When, Write};
 use crate::error::{Error, Result};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
 use crate::ttl::Ttl;
-use asked::{Asked, Wish};
-use codec::Codec;
-use place::Place;
-use turn::Times;
+use call::{Call, Wanted};
+use entry::Lifetime;
+use key::CacheKey;
 
 pub use error::LoadError;
-pub(crate) use room::Rooms;
+pub(crate) use single_flight::SingleFlights as Rooms;
 
-/// What a store is asked for.
+/// The name of the feature, in the error of a store that does not offer it.
 const WHAT: &str = "a cache";
 
-/// How long a caller waits for others to load, if nothing is said.
+/// The default of [`Cache::wait`].
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How long a loader that dies keeps its turn, if nothing is said.
+/// The default of [`Cache::loader_ttl`].
 const LOADER_TTL: Duration = Duration::from_secs(5);
 
-/// How long a load may take, if nothing is said.
+/// The default of [`Cache::load_within`].
 const LOAD_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// Values that are loaded once for all who want them.
+/// A cache that loads each value once for all callers.
 ///
-/// Of all callers of [`get_or_load`](Cache::get_or_load) that find no value, in whatever process, one calls its loader, under a
-/// lease; the others wait, and are told the moment the value is there. Where the loader fails, the next of them loads at
-/// once; where its process dies, within the [`loader_ttl`](Cache::loader_ttl) (on the file store at once).
+/// Of all callers of [`get_or_load`](Cache::get_or_load) that find no value, in all processes, one calls its loader, under a
+/// lease. The others wait, and the store tells them as soon as the value is there. If the loader fails, the next caller loads
+/// at once; if its process dies, within the [`loader_ttl`](Cache::loader_ttl) (on the file store at once).
 ///
-/// A value is written only if nobody has begun to load after its loader did, and nobody has
-/// [invalidated](Cache::invalidate) it since. So a loader that was stopped for an hour, and wakes, changes nothing.
+/// A value is written only if no other loader has begun since its loader did, and no caller has
+/// [invalidated](Cache::invalidate) it meanwhile. So a loader that was stopped for an hour, and wakes, changes nothing.
 ///
-/// | option | if nothing is said | meaning |
+/// | option | default | meaning |
 /// |---|---|---|
 /// | [`wait`](Cache::wait) | 30 s | how long a caller waits for others to load |
-/// | [`stale_for`](Cache::stale_for) | 0 | how long past its TTL a value is served while somebody loads anew |
-/// | [`absent_for`](Cache::absent_for) | the TTL | how long it is remembered that there is nothing |
-/// | [`early`](Cache::early) | 1 | how eagerly a value is loaded anew before its TTL is over |
-/// | [`loader_ttl`](Cache::loader_ttl) | 5 s | how long a loader whose process dies keeps its turn |
+/// | [`stale_for`](Cache::stale_for) | 0 | how long past its TTL a value is served while one caller loads it again |
+/// | [`absent_for`](Cache::absent_for) | the TTL | how long the cache remembers that there is no value |
+/// | [`early`](Cache::early) | 1 | how eagerly a value is loaded again before its TTL is over |
+/// | [`loader_ttl`](Cache::loader_ttl) | 5 s | how long the lease of a loader outlives its process |
 /// | [`load_within`](Cache::load_within) | 1 h | how long a load may take |
 ///
-/// A key is any text or bytes. A cache's name has at most 128 bytes and no `/`. A hit costs one request, and the lease is not
-/// touched. Whether a value is fresh, the store's clock decides.
+/// A key is any text or bytes. A cache's name has at most 128 bytes and no `/`. A hit costs one request, and does not touch
+/// the lease. The store's clock decides whether a value is fresh.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -92,19 +92,20 @@ struct Settings {
     draw: Draw,
 }
 
-/// Where random numbers come from.
+/// Returns random numbers above 0 and at most 1.
 type Draw = std::sync::Arc<dyn Fn() -> f64 + Send + Sync>;
 
-/// For how long what a loader gives is kept.
+/// The lifetimes of what a loader returns.
 #[derive(Debug, Clone, Copy)]
 struct Lifetimes {
-    value: Times,
-    /// Nothing where it is not to be remembered that there is none.
-    absent: Option<Times>,
+    value: Lifetime,
+    /// `None` if the cache does not remember that there is no value.
+    absent: Option<Lifetime>,
 }
 
 impl<T> Cache<T> {
-    /// How long a caller waits for others to load before it says [`LoadError::Waited`]. Its own loader may take longer.
+    /// Sets how long a caller waits for others to load before it fails with [`LoadError::Waited`]. Its own loader may take
+    /// longer.
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|settings| {
             settings.wait = wait;
@@ -112,7 +113,8 @@ impl<T> Cache<T> {
         })
     }
 
-    /// How long past its TTL a value is kept, and served while one caller loads it anew. That one waits for its own loader.
+    /// Sets how long past its TTL a value is kept, and served while one caller loads it again. That caller waits for its own
+    /// loader.
     pub fn stale_for(self, stale_for: Duration) -> Self {
         self.set(|settings| {
             if !stale_for.is_zero() {
@@ -123,8 +125,8 @@ impl<T> Cache<T> {
         })
     }
 
-    /// How long it is remembered that there is nothing, where a loader says so; zero for not at all. If nothing is said, as
-    /// long as a value is.
+    /// Sets how long the cache remembers that there is no value, if a loader has returned `None`; zero means not at all.
+    /// Without this option, as long as a value is kept.
     pub fn absent_for(self, absent_for: Duration) -> Self {
         self.set(|settings| {
             if !absent_for.is_zero() {
@@ -135,9 +137,9 @@ impl<T> Cache<T> {
         })
     }
 
-    /// How eagerly a value is loaded anew before its TTL is over, by one caller, while the others are served what is there: with
-    /// a chance of `exp(-left / (load time × beta))`. With 1, the next load is on its way before the end as surely as the key is in
-    /// demand; more is earlier, 0 is never.
+    /// Sets how eagerly a value is loaded again before its TTL is over, by one caller, while the others get the present value:
+    /// a caller loads with a chance of `exp(-left / (load time × beta))`. With 1, a key in demand is loaded again shortly before
+    /// its end; more is earlier, 0 is never.
     pub fn early(self, beta: f64) -> Self {
         self.set(|settings| {
             if !(0.0..=1_000.0).contains(&beta) {
@@ -149,17 +151,18 @@ impl<T> Cache<T> {
         })
     }
 
-    /// How long a loader whose process dies keeps its turn. While it lives, its lease is renewed, however long it takes.
+    /// Sets how long the lease of a loader outlives its process. While the process lives, the lease is renewed for as long as
+    /// the load takes.
     pub fn loader_ttl(self, ttl: Duration) -> Self {
         self.set(|settings| Ttl::new(ttl).map(|ttl| settings.loader_ttl = ttl))
     }
 
-    /// How long a load may take. Past this it is cancelled ([`LoadError::Endless`]), and the next caller loads.
+    /// Limits how long a load may take. Past this it is cancelled ([`LoadError::Endless`]), and the next caller loads.
     pub fn load_within(self, limit: Duration) -> Self {
         self.set(|settings| Ttl::new(limit).map(|limit| settings.load_within = limit))
     }
 
-    /// Draws from here, and not from the operating system: numbers above 0 and at most 1.
+    /// Replaces the random numbers of the operating system, for tests. `draw` returns numbers above 0 and at most 1.
     #[cfg(feature = "testing")]
     pub fn drawing(self, draw: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         self.set(|settings| {
@@ -169,7 +172,7 @@ impl<T> Cache<T> {
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
-        // The first thing wrong is the one reported.
+        // The first error is the one that is reported.
         if let Ok(settings) = &mut self.settings
             && let Err(error) = change(settings)
         {
@@ -178,31 +181,32 @@ impl<T> Cache<T> {
         self
     }
 
-    /// What is there: a fresh value, or a stale one where [`stale_for`](Cache::stale_for) allows it. Nothing is loaded.
+    /// Returns the value if there is one: a fresh value, or a stale one that [`stale_for`](Cache::stale_for) allows. Loads
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where the store does not answer; [`Error::Unsupported`] where it keeps no values;
+    /// [`Error::Unreachable`] if the store does not answer; [`Error::Unsupported`] if it keeps no values;
     /// [`Error::Invalid`] for a bad option.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<T>> {
-        self.ask(key.as_ref(), None)?.get().await
+        self.call(key.as_ref(), Wanted::Value, None)?.get().await
     }
 
-    /// What is there, or what the loader gives where there is nothing: one loader per key in the whole fleet, whose value is
-    /// kept for the TTL. Where others load, this waits for their value; where they fail, it is this one's turn sooner or
-    /// later.
+    /// Returns the value; loads it if there is none, and keeps it for the TTL. One loader per key runs at a time, in all
+    /// clients of the store. While another caller loads, this call waits for its value; if that loader fails, the next of the
+    /// callers that wait loads.
     ///
     /// # Errors
-    /// [`LoadError::Failed`] where this caller's own loader failed (the failure of another's is not told to it);
-    /// [`LoadError::Waited`] where others loaded for longer than the [`wait`](Cache::wait); [`LoadError::Endless`] where the
-    /// loader took longer than [`load_within`](Cache::load_within); [`LoadError::Store`] as of [`get`](Cache::get). A value
-    /// that was loaded is returned also where it could not be written.
+    /// [`LoadError::Failed`] if the loader of this caller failed (a caller does not get the failure of another's loader);
+    /// [`LoadError::Waited`] if others loaded for longer than the [`wait`](Cache::wait); [`LoadError::Endless`] if the
+    /// loader took longer than [`load_within`](Cache::load_within); [`LoadError::Store`] as [`get`](Cache::get). A value
+    /// that was loaded is returned also if it could not be written.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, nothing is left behind. Dropped while its loader runs, the loader is cancelled, and the turn
-    /// passes on at once: the next caller loads. The same for a panic of the loader.
+    /// Dropped while it waits, it leaves nothing behind. Dropped while its loader runs, the loader is cancelled, and the next
+    /// caller loads at once; so it does if the loader panics.
     pub async fn get_or_load<E, F, W>(
         &self,
         key: impl AsRef<[u8]>,
@@ -213,12 +217,12 @@ impl<T> Cache<T> {
         F: FnOnce() -> W,
         W: Future<Output = Result<T, E>>,
     {
-        let asked = self.ask(key.as_ref(), Some(ttl))?;
-        some(asked.get_or_load(Wish::Value, || async { loader().await.map(Some) }).await?)
+        let call = self.call(key.as_ref(), Wanted::Value, Some(ttl))?;
+        some(call.get_or_load(async || loader().await.map(Some)).await?)
     }
 
-    /// The same for what may not exist: that there is nothing is remembered too, for as long as
-    /// [`absent_for`](Cache::absent_for) says.
+    /// Does as [`get_or_load`](Cache::get_or_load), for a value that may not exist: if the loader returns `None`, the cache
+    /// remembers that for as long as [`absent_for`](Cache::absent_for) says.
     ///
     /// # Errors
     /// As [`get_or_load`](Cache::get_or_load).
@@ -235,11 +239,12 @@ impl<T> Cache<T> {
         F: FnOnce() -> W,
         W: Future<Output = Result<Option<T>, E>>,
     {
-        let asked = self.ask(key.as_ref(), Some(ttl))?;
-        asked.get_or_load(Wish::ValueOrAbsent, loader).await
+        let call = self.call(key.as_ref(), Wanted::ValueOrAbsence, Some(ttl))?;
+        call.get_or_load(async || loader().await).await
     }
 
-    /// Loads anew, whatever is there, and keeps what the loader gives for the TTL. Where others load, this waits for its turn.
+    /// Loads the value, also if there is one, and keeps it for the TTL. While another caller loads, this call waits, and
+    /// loads then.
     ///
     /// # Errors
     /// As [`get_or_load`](Cache::get_or_load).
@@ -256,27 +261,26 @@ impl<T> Cache<T> {
         F: FnOnce() -> W,
         W: Future<Output = Result<T, E>>,
     {
-        let asked = self.ask(key.as_ref(), Some(ttl))?;
-        let until = self.client.clock().now().plus(asked.settings.wait);
-        some(asked.load_in_turn(until, Wish::Value, |_| false, || async { loader().await.map(Some) }).await?)
+        let call = self.call(key.as_ref(), Wanted::Load, Some(ttl))?;
+        some(call.load_in_turn(async || loader().await.map(Some)).await?)
     }
 
-    /// Forgets the value. What a loader gives that began before this is not kept, either.
+    /// Removes the value. The value of a loader that began before this is not kept either.
     ///
     /// # Errors
     /// As [`get`](Cache::get).
     ///
     /// # Cancel safety
-    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    /// Dropped before the answer, the value may or may not have been removed; the call can be repeated.
     pub async fn invalidate(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        let asked = self.ask(key.as_ref(), None)?;
+        let call = self.call(key.as_ref(), Wanted::Value, None)?;
         let write = Write { when: When::Always, value: None, ttl: None };
         let client = &self.client;
-        client.in_time(client.cells(WHAT)?.write(&asked.place.cell, &write)).await.map(drop)
+        client.in_time(client.cells(WHAT)?.write(&call.key.cell, &write)).await.map(drop)
     }
 
-    /// What is wrong is told before anything is sent.
-    fn ask(&self, key: &[u8], ttl: Option<Duration>) -> Result<Asked<'_, T>> {
+    /// Checks everything before a request is sent.
+    fn call(&self, key: &[u8], wanted: Wanted, ttl: Option<Duration>) -> Result<Call<'_, T>> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         let client = &self.client;
         client.check_open()?;
@@ -286,16 +290,17 @@ impl<T> Cache<T> {
             let why = "it has no fences to tell one loader from the next";
             return Err(Error::Unsupported { store: can.store, what: WHAT, why });
         }
-        let times = ttl.map(|ttl| settings.times(ttl)).transpose()?;
-        let place = Arc::new(Place::new(&settings.name, key)?);
-        let seat = client.caches.enter(&place.lease);
-        Ok(Asked { client, settings, codec: &self.codec, place, seat, times })
+        let lifetimes = ttl.map(|ttl| settings.lifetimes(ttl)).transpose()?;
+        let key = Arc::new(CacheKey::new(&settings.name, key)?);
+        let flight = client.caches.join(key.lease.clone());
+        let until = client.clock().now().plus(settings.wait);
+        Ok(Call { client, settings, codec: &self.codec, key, flight, wanted, lifetimes, until })
     }
 }
 
 impl Cache {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        let settings = name.and_then(place::checked).and_then(|name| {
+        let settings = name.and_then(key::checked).and_then(|name| {
             Ok(Settings {
                 name,
                 wait: WAIT,
@@ -304,31 +309,30 @@ impl Cache {
                 early: 1.0,
                 loader_ttl: Ttl::new(LOADER_TTL)?,
                 load_within: Ttl::new(LOAD_WITHIN)?,
-                draw: std::sync::Arc::new(codec::drawn),
+                draw: std::sync::Arc::new(random),
             })
         });
         Cache { client, settings, codec: Codec::bytes() }
     }
 
-    /// The same for values of a type, kept as JSON. What is there and cannot be read as that type (another version of the
-    /// program wrote it) is as if it were not there: it is loaded anew.
+    /// Returns the cache for values of a type, which are kept as JSON. A value that cannot be read as that type, because
+    /// another version of the program wrote it, is loaded again.
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
         Cache { client: self.client, settings: self.settings, codec: Codec::json() }
     }
 }
 
-/// A loader that gives a value gives one to everybody.
+/// Unwraps a value that a loader which always returns one has loaded.
 fn some<T, E>(value: Option<T>) -> Result<T, LoadError<E>> {
     value.ok_or_else(|| LoadError::Store(Error::invalid("cached value", "none", "a value was asked for")))
 }
 
 impl Settings {
-    /// For how long a value is kept, and for how long nothing is.
-    fn times(&self, ttl: Duration) -> Result<Lifetimes> {
-        let kept = |ttl: Duration| -> Result<Times> {
+    fn lifetimes(&self, ttl: Duration) -> Result<Lifetimes> {
+        let kept = |ttl: Duration| -> Result<Lifetime> {
             Ttl::new(ttl)?;
-            Ok(Times { kept: Ttl::new(ttl.saturating_add(self.stale_for))?, stale: self.stale_for })
+            Ok(Lifetime { kept: Ttl::new(ttl.saturating_add(self.stale_for))?, stale: self.stale_for })
         };
         let absent = match self.absent_for {
             Some(Duration::ZERO) => None,
@@ -337,6 +341,12 @@ impl Settings {
         };
         Ok(Lifetimes { value: kept(ttl)?, absent })
     }
+}
+
+/// A random number above 0 and at most 1, evenly distributed. Without random bytes it is 1: values are loaded in time, and
+/// none early.
+fn random() -> f64 {
+    getrandom::u64().map_or(1.0, |random| ((random >> 11) + 1) as f64 / (1u64 << 53) as f64)
 }
 
 impl<T> Clone for Cache<T> {

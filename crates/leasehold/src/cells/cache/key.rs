@@ -1,31 +1,31 @@
-//! Where a key of a cache is: the name of its value, and the name its loaders take turns under.
+//! The names of a key: where its value is kept, and which lease its loaders take.
 
 use crate::cells::store::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::name::Name;
 
-/// The most bytes that the name of a cache may have: what is left is for its keys.
+/// The most bytes that the name of a cache may have. The rest of a name is for its keys.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What stands before a place in the name of a lease, so that no lock of the user's is called the same.
+/// The prefix of the lease's name, which keeps it apart from the names of the user's locks.
 const LEASE: &str = "cache:";
 
-/// The place of one key.
+/// A key of a cache.
 ///
-/// It is called `CACHE/KEY`. What would be no name so (longer than a name, not UTF-8, with braces or control characters, `.` or `..`
-/// between slashes, or beginning as this does) is called `CACHE/#` and the key's SHA-1, and the key itself stands beside the
-/// value: two keys with one hash do not see each other's values.
+/// Its name is `CACHE/KEY`. If that is not a valid name (too long, not UTF-8, with braces or control characters, with `.` or
+/// `..` between slashes) or KEY begins with `#`, the name is `CACHE/#` and the key's SHA-1, and the key is stored beside the
+/// value: two keys with the same hash do not get each other's values.
 #[derive(Debug)]
-pub(super) struct Place {
-    /// Where the value is.
+pub(super) struct CacheKey {
+    /// The key of the value in the store.
     pub(super) cell: Key,
-    /// What is held to load it.
+    /// The lease of the loader.
     pub(super) lease: Name,
-    /// The key, where the name does not say it.
-    pub(super) key: Vec<u8>,
+    /// The key, if the name does not contain it; else empty.
+    pub(super) bytes: Vec<u8>,
 }
 
-/// Refuses what cannot be the name of a cache.
+/// Refuses a name that a cache cannot have.
 pub(super) fn checked(name: Name) -> Result<Name> {
     let refuse = |why: &str| Err(Error::invalid("name of a cache", name.as_str(), why));
     match name.as_str() {
@@ -37,11 +37,11 @@ pub(super) fn checked(name: Name) -> Result<Name> {
     }
 }
 
-impl Place {
+impl CacheKey {
     pub(super) fn new(cache: &Name, key: &[u8]) -> Result<Self> {
         let plain = std::str::from_utf8(key).ok().filter(|text| !text.starts_with('#'));
         let plain = plain.and_then(|text| names(cache, text).ok());
-        let (names, key) = match plain {
+        let (names, bytes) = match plain {
             Some(names) => (names, Vec::new()),
             None => {
                 let hash = sha1_smol::Sha1::from(key).digest();
@@ -49,10 +49,11 @@ impl Place {
             }
         };
         let (name, lease) = names;
-        Ok(Place { cell: Key::new(Kind::Cached, name), lease, key })
+        Ok(CacheKey { cell: Key::new(Kind::Cached, name), lease, bytes })
     }
 }
 
+/// The names of the value and of the lease.
 fn names(cache: &Name, key: &str) -> Result<(Name, Name)> {
     let lease = Name::new(format!("{LEASE}{cache}/{key}"))?;
     Ok((Name::new(&lease.as_str()[LEASE.len()..])?, lease))
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_place_of_its_own() {
+    fn every_key_has_a_name_of_its_own() {
         let cache = checked(Name::new("prices").unwrap()).unwrap();
         let long = vec![b'x'; 100_000];
         let keys: [&[u8]; 14] = [
@@ -85,25 +86,25 @@ mod tests {
             &long[1..],
             &long[..240],
         ];
-        let places: Vec<Place> = keys.iter().map(|key| Place::new(&cache, key).unwrap()).collect();
-        let names: HashSet<String> = places.iter().map(|place| place.cell.to_string()).collect();
+        let made: Vec<CacheKey> = keys.iter().map(|key| CacheKey::new(&cache, key).unwrap()).collect();
+        let names: HashSet<String> = made.iter().map(|key| key.cell.to_string()).collect();
         assert_eq!(names.len(), keys.len());
-        for (place, key) in places.iter().zip(keys) {
-            let name = place.cell.name().as_str();
-            assert_eq!(place.lease.as_str(), format!("cache:{name}"));
+        for (made, key) in made.iter().zip(keys) {
+            let name = made.cell.name().as_str();
+            assert_eq!(made.lease.as_str(), format!("cache:{name}"));
             let is_plain = matches!(key, b"" | b"42" | b"a/b" | b"a b") || key.len() == 240;
             assert_eq!(name.starts_with("prices/#"), !is_plain, "{name}");
-            assert_eq!(place.key, if is_plain { b"" } else { key }, "{name}");
+            assert_eq!(made.bytes, if is_plain { b"" } else { key }, "{name}");
         }
-        assert_eq!(Place::new(&cache, b"42").unwrap().cell.to_string(), "cached:prices/42");
+        assert_eq!(CacheKey::new(&cache, b"42").unwrap().cell.to_string(), "cached:prices/42");
     }
 
     #[test]
-    fn caches_whose_keys_could_be_taken_for_anothers_are_refused() {
+    fn a_name_that_leaves_no_room_for_keys_is_refused() {
         for bad in ["a/b", &"x".repeat(129)] {
             assert!(checked(Name::new(bad).unwrap()).is_err(), "{bad}");
         }
         let longest = checked(Name::new("x".repeat(128)).unwrap()).unwrap();
-        assert!(Place::new(&longest, &[0; 1_000]).is_ok());
+        assert!(CacheKey::new(&longest, &[0; 1_000]).is_ok());
     }
 }

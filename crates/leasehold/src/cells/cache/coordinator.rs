@@ -1,0 +1,111 @@
+//! The task that asks the store for all callers of a client that wait for one key: one claim, one watch and one read serve
+//! them all.
+//!
+//! It is a task, and not one of the callers as in a local queue, because a caller may be kept and not polled: the right to load
+//! goes to the first caller that is polled. The task ends with a value, with an error, or when the last caller has gone;
+//! its claim is withdrawn then.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::entry::Snapshot;
+use super::key::CacheKey;
+use super::load::{LoadTurn, read};
+use super::single_flight::{Flight, LoadEnd, News, Told};
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::kinds::mutex::Mutex;
+use crate::locks::Client;
+use crate::sync::Arc;
+
+/// The pause after a watch that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Coordinator {
+    pub(super) client: Arc<Client>,
+    pub(super) key: Arc<CacheKey>,
+    pub(super) lock: Mutex,
+    pub(super) flight: Flight,
+    pub(super) news: Arc<watch::Sender<News>>,
+    /// The newest read, if there was one.
+    pub(super) before: Option<Arc<Snapshot>>,
+}
+
+impl Coordinator {
+    pub(super) async fn run(mut self) {
+        let (client, flight, news) = (self.client.clone(), self.flight.clone(), self.news.clone());
+        // Registers first and checks then, or it would miss a closing in between.
+        let mut closed = pin!(client.closing.rung.notified());
+        closed.as_mut().enable();
+        let mut value = pin!(self.value());
+        let told = loop {
+            if let Err(error) = client.check_open() {
+                break Err(error);
+            }
+            tokio::select! {
+                biased;
+                () = news.closed() => if flight.end_if_unused(&news) {
+                    return;
+                },
+                told = &mut value => break told,
+                () = &mut closed => break Err(Error::Closed),
+            }
+        };
+        flight.end(&news, told);
+    }
+
+    /// A fresh value: one that others have loaded, or one of the callers.
+    async fn value(&mut self) -> Result<Told> {
+        loop {
+            // Mostly the lock is free, and there is nothing to watch.
+            let mut lease = self.lock.try_lock().await?;
+            let mut claim = pin!(self.lock.lock());
+            let turn = loop {
+                if lease.is_none() {
+                    // The place in the store's queue is kept through changes that bring no value.
+                    tokio::select! {
+                        biased;
+                        granted = claim.as_mut() => lease = Some(granted?),
+                        () = self.changed() => {}
+                    }
+                }
+                let number = self.flight.begin();
+                let snapshot = Arc::new(read(&self.client, &self.key).await?);
+                self.before = Some(snapshot.clone());
+                if snapshot.is_fresh() {
+                    return Ok(Told { number, snapshot });
+                }
+                if let Some(lease) = lease.take() {
+                    break LoadTurn { lease, before: Some(snapshot), end: None };
+                }
+            };
+            if let Some(told) = self.offer(turn).await {
+                return Ok(told);
+            }
+        }
+    }
+
+    /// Offers the turn to the callers, and waits for the end of the load. Returns the value that was written.
+    async fn offer(&self, mut turn: LoadTurn) -> Option<Told> {
+        let (told, ended) = oneshot::channel();
+        turn.end = Some(LoadEnd { flight: self.flight.clone(), told });
+        self.news.send_replace(News::turn(turn));
+        ended.await.ok()
+    }
+
+    /// Ends when the value may have changed since the newest read.
+    async fn changed(&self) {
+        let client = &self.client;
+        let from = self.before.as_ref().and_then(|snapshot| snapshot.raw.as_deref());
+        let changed = match client.cells(super::WHAT) {
+            Ok(store) => store.changed(&self.key.cell, from, Deadline::FAR).await,
+            Err(error) => Err(error),
+        };
+        // If the store stays out of reach, the claim fails and tells why.
+        if changed.is_err() {
+            client.clock().sleep_until(client.clock().now().plus(PAUSE)).await;
+        }
+    }
+}
