@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::acquire::{LocalQueues, Request};
 use crate::cells::Cells;
 #[cfg(not(shuttle))]
-use crate::cells::cache::{Cache, Rooms};
+use crate::cells::cache::{Cache, SingleFlights};
 use crate::cells::rate::RateLimit;
 use crate::cells::rate::line::Lines;
 use crate::cells::store::CellStore;
@@ -57,7 +57,7 @@ pub(crate) struct Client {
     pub(crate) scopes: Scopes,
     pub(crate) lines: Lines,
     #[cfg(not(shuttle))]
-    pub(crate) caches: Arc<Rooms>,
+    pub(crate) caches: Arc<SingleFlights>,
 }
 
 /// How long a call that does not wait for anybody may take, whatever the store's own time-out is.

@@ -11,7 +11,7 @@ use leasehold::{Error, Locks, Loss};
 use leasehold_lab::{Kind, Server};
 
 /// Long beside what a store needs for its turns, and short enough to be waited for.
-const TTL: Duration = Duration::from_millis(1_500);
+const TTL: Duration = Duration::from_millis(3_000);
 
 /// Puts a server out of action while a client holds leases and waits for others, and closes the client.
 async fn closed_without_a_server(
@@ -93,8 +93,15 @@ fn a_drain_lets_running_work_finish_and_grants_no_new_lock() {
         assert!(matches!(a.mutex("z").try_lock().await, Err(Error::Closed)));
         assert!(matches!(a.semaphore("z", 2).acquire().await, Err(Error::Closed)));
         assert!(matches!(a.mutex("z").lock_detached().await, Err(Error::Closed)));
+        // The cleanup task withdraws the claim of the waiter.
+        let waiters = async || b.inspect("taken").await.unwrap().map_or(0, |status| status.waiters.len());
+        let since = Instant::now();
+        while waiters().await > 0 {
+            assert!(since.elapsed() < secs(30), "the waiter has not left the queue");
+            tokio::time::sleep(ms(5)).await;
+        }
         taken.release().await.unwrap();
-        assert!(b.mutex("taken").try_lock().await.unwrap().is_some(), "what waited has left the queue");
+        assert!(b.mutex("taken").try_lock().await.unwrap().is_some());
         // Running work goes on: leases are renewed, and values, limits and caches are there.
         tokio::time::sleep(TTL + TTL / 2).await;
         assert!(lease.is_valid() && counted.is_valid() && !drained.is_finished());

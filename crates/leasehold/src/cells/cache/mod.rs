@@ -24,7 +24,7 @@ use entry::Lifetime;
 use key::CacheKey;
 
 pub use error::LoadError;
-pub(crate) use single_flight::SingleFlights as Rooms;
+pub(crate) use single_flight::SingleFlights;
 
 /// The name of the feature, in the error of a store that does not offer it.
 const WHAT: &str = "a cache";
