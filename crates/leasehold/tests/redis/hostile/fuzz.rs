@@ -325,7 +325,7 @@ impl Tally {
     fn print(&self, what: &str) {
         let Tally { cases, refused, longest, seed } = self;
         println!(
-            "{what}: {cases} cases, {refused} refused, the longest script took {longest:?} (seed {seed})"
+            "{what}: {cases} cases, {refused} refused, the longest script took {longest:?} ({SEED}={seed})"
         );
     }
 }
@@ -337,8 +337,13 @@ struct Bench<'a, F> {
     reopen: F,
 }
 
+/// The environment variable with the seed of a case to run alone.
+const SEED: &str = "LEASEHOLD_FUZZ_SEED";
+
 impl<S: Store, F: AsyncFn() -> S> Bench<'_, F> {
     async fn run(&self, cases: u64, first_seed: u64) -> Tally {
+        let seed = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
+        let (first_seed, cases) = seed.map_or((first_seed, cases), |seed| (seed, 1));
         let mut tally = Tally::default();
         let mut clients: Vec<Client> =
             self.servers.iter().map(|server| Client::unix(&server.socket()).unwrap()).collect();
