@@ -477,10 +477,10 @@ async fn errors_say_what_happened_to_what_and_what_to_do() {
         "`x` is held by web-3:4711 for another 28 s unless renewed; waited 2.0 s",
         "invalid name `a{b`: a name has no braces; they mean something to Redis Cluster",
         "invalid TTL `0 ms`: a TTL lies between 10 ms and 366 days (to hold longer, let the lease be renewed)",
-        "the moody store gave no answer: on purpose; see that it runs and can be reached, then try again",
-        "whether the lease on `x` was extended is unknown (the moody store gave no answer: on purpose; see that it runs \
+        "the scripted store gave no answer: on purpose; see that it runs and can be reached, then try again",
+        "whether the lease on `x` was extended is unknown (the scripted store gave no answer: on purpose; see that it runs \
          and can be reached, then try again); it lasts as long as it did before, so look at what remains, or try again",
-        "whether `x` was released is unknown (the moody store gave no answer: on purpose; see that it runs and can be \
+        "whether `x` was released is unknown (the scripted store gave no answer: on purpose; see that it runs and can be \
          reached, then try again); it was protected until now, and is being given back in the background",
         "the lease on `y` was lost: its deadline passed without renewal; roll back what it protected",
         "invalid store URL `gopher:…`: no such store in this build; it has `file:`, `redis:`, `redlock:`, `memory:`",
