@@ -11,7 +11,7 @@ use crate::sync::Arc;
 
 /// Several names, had alone, all or none: what [`Locks::all`](crate::Locks::all) gives.
 ///
-/// There is one lease over all of them, with one [`lost`](Proof::lost): the loss of one name is the loss of all. Each name
+/// There is one lease over all of them, with one [`lost`](crate::Proof::lost): the loss of one name is the loss of all. Each name
 /// is held as a [`Mutex`](crate::Mutex) of it holds it, and excludes that.
 ///
 /// **No deadlock,** in whatever order callers say their names: a store that takes several names
