@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Home;
 use super::child::ChildTest;
 
 const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
@@ -13,32 +13,29 @@ const OFFSET_FILE: &str = "LEASEHOLD_TEST_WALL_OFFSET_FILE";
 /// The seconds by which the wall clock is off in processes that are started under it.
 pub struct WallClock {
     offset: PathBuf,
-    is_ours: bool,
+    /// Holds the file of a clock that this process made. In memory: a load moves its clocks a hundred times a second, and must not
+    /// wait for a busy disk.
+    _home: Option<Home>,
 }
 
 impl WallClock {
     /// A clock that is right until it is set.
     pub fn new() -> Self {
-        static CLOCKS: AtomicU64 = AtomicU64::new(0);
-        let number = CLOCKS.fetch_add(1, Ordering::Relaxed);
-        let folder = super::folder();
-        let clock = WallClock {
-            offset: folder.join(format!("wall_offset_{}_{number}", std::process::id())),
-            is_ours: true,
-        };
+        let home = super::home_in_memory("clock");
+        let clock = WallClock { offset: home.path().join("offset"), _home: Some(home) };
         clock.set(0);
         clock
     }
 
     /// A clock for each process that is started under it: by a file of this name in the directory that the process runs in.
     pub fn of_each(file: &str) -> Self {
-        WallClock { offset: file.into(), is_ours: false }
+        WallClock { offset: file.into(), _home: None }
     }
 
     /// The one that this process was started under, if it was.
     pub fn mine() -> Option<Self> {
         let offset = std::env::var_os(OFFSET_FILE)?.into();
-        Some(WallClock { offset, is_ours: false })
+        Some(WallClock { offset, _home: None })
     }
 
     /// Moves it, at once.
@@ -61,14 +58,6 @@ impl WallClock {
         let said = String::from_utf8_lossy(&child.stdout).into_owned();
         assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
         said
-    }
-}
-
-impl Drop for WallClock {
-    fn drop(&mut self) {
-        if self.is_ours {
-            let _ = std::fs::remove_file(&self.offset);
-        }
     }
 }
 
