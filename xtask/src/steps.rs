@@ -173,8 +173,9 @@ fn settings(scale: &str, filter: Option<&str>) -> Settings {
     Settings {
         env: vec![(SCALE, scale.to_owned())],
         filter: filter.map(str::to_owned),
-        // Most tests wait for most of their time.
+        // Most tests wait for much of their time.
         jobs: std::env::var(JOBS).ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2 * processors),
+        waiting_jobs: processors,
         // Longer than the tests' own limits, which say more about what hangs.
         time_limit: Duration::from_secs(if is_soak { 3600 } else { 1200 }),
         shows_output: is_soak,

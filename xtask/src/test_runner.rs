@@ -20,6 +20,9 @@ const RUN_ALONE: &[&str] = &["run_forks::"];
 /// Tests that load the machine and measure how long things take: one of them runs at a time, beside other tests.
 const RUN_ONE_BY_ONE: &[&str] = &["processes::"];
 
+/// Long tests that wait for most of their time. They run beside the others, one more at a time for each processor.
+const MOSTLY_WAIT: &[&str] = &["conformance::", "given::every_case", "many::", "tls::every_case"];
+
 /// How long the output may stay open after the test has ended. A process that the test left behind may hold it open for ever.
 const OUTPUT_CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
@@ -35,6 +38,8 @@ pub(crate) struct Settings {
     pub(crate) filter: Option<String>,
     /// How many tests run at a time.
     pub(crate) jobs: usize,
+    /// How many of the tests that mostly wait run at a time beside them.
+    pub(crate) waiting_jobs: usize,
     /// A test that takes longer is killed and fails.
     pub(crate) time_limit: Duration,
     /// Whether the output of tests that pass is printed, too.
@@ -97,11 +102,24 @@ struct Progress {
     failures: Vec<String>,
 }
 
+/// Which tests a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// Those that do not mostly wait, as long as there are any; then the rest.
+    Any,
+    MostlyWait,
+}
+
 impl Progress {
-    fn next_job(&mut self) -> Option<Job> {
+    fn next_job(&mut self, lane: Lane) -> Option<Job> {
         let may_run = |job: &Job| !(self.is_one_running && job.is_in(RUN_ONE_BY_ONE));
-        // If only tests of that kind are left, the thread that runs one of them goes on with the others.
-        let job = self.queue.iter().position(may_run).and_then(|index| self.queue.remove(index))?;
+        let fits = |job: &Job| may_run(job) && job.is_in(MOSTLY_WAIT) == (lane == Lane::MostlyWait);
+        // If only tests of `RUN_ONE_BY_ONE` are left, the thread that runs one of them goes on with the others.
+        let index = self.queue.iter().position(fits).or_else(|| match lane {
+            Lane::Any => self.queue.iter().position(may_run),
+            Lane::MostlyWait => None,
+        })?;
+        let job = self.queue.remove(index)?;
         self.is_one_running |= job.is_in(RUN_ONE_BY_ONE);
         Some(job)
     }
@@ -157,7 +175,10 @@ fn run_jobs(
     jobs.iter().chain(&alone).for_each(|job| per_program[job.program].tests += 1);
     let total = jobs.len() + alone.len();
     let with_tests = per_program.iter().filter(|counts| counts.tests > 0).count();
-    println!("\n{total} tests of {with_tests} programs, {} at a time", settings.jobs);
+    let Settings { jobs: at_a_time, waiting_jobs, .. } = settings;
+    println!(
+        "\n{total} tests of {with_tests} programs, {at_a_time} at a time, and {waiting_jobs} that mostly wait"
+    );
     let progress = Progress {
         queue: jobs.into(),
         is_one_running: false,
@@ -166,23 +187,26 @@ fn run_jobs(
         finished: Vec::new(),
         failures: Vec::new(),
     };
-    let run = Run { programs, settings, progress: Mutex::new(progress) };
+    let run = &Run { programs, settings, progress: Mutex::new(progress) };
     thread::scope(|scope| {
         scope.spawn(beside);
-        for _ in 0..settings.jobs {
-            scope.spawn(|| run.work());
+        let lanes = [(Lane::Any, settings.jobs), (Lane::MostlyWait, settings.waiting_jobs)];
+        for (lane, threads) in lanes {
+            for _ in 0..threads {
+                scope.spawn(move || run.work(lane));
+            }
         }
     });
     run.progress().queue.extend(alone);
-    run.work();
+    run.work(Lane::Any);
     run.summary(with_tests)
 }
 
 impl Run<'_> {
-    /// Takes jobs until none is left.
-    fn work(&self) {
+    /// Takes jobs of the lane until none is left.
+    fn work(&self, lane: Lane) {
         loop {
-            let Some(job) = self.progress().next_job() else { return };
+            let Some(job) = self.progress().next_job(lane) else { return };
             let program = &self.programs[job.program];
             let mut command = program.run_one(&job.test);
             command.envs(self.settings.env.iter().map(|(key, value)| (key, value)));
