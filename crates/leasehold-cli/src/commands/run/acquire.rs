@@ -18,13 +18,10 @@ pub(super) async fn acquire(locks: Locks, spec: Arc<RunSpec>, clock: Clock) -> l
 
 async fn lock(locks: &Locks, spec: &RunSpec) -> leasehold::Result<Lease> {
     let &RunSpec { ref names, ref owner, ttl, wait, .. } = spec;
-    let Some(name) = names.only().cloned() else {
-        let all = locks.all(names.into_iter().cloned());
-        return all.ttl(ttl).owner(owner.as_str()).wait(wait).lock().await;
-    };
-    let owner = owner.as_str();
+    let (name, owner) = (names.first(), owner.as_str());
     match spec.share {
-        Share::Exclusive => locks.mutex(name).ttl(ttl).owner(owner).wait(wait).lock().await,
+        // Only an exclusive lock can have several names.
+        Share::Exclusive => locks.all(names).ttl(ttl).owner(owner).wait(wait).lock().await,
         Share::Shared => locks.rwlock(name).ttl(ttl).owner(owner).wait(wait).read().await,
         Share::Permits(permits) => {
             let semaphore = locks.semaphore(name, permits.limit()).ttl(ttl).owner(owner).wait(wait);
