@@ -13,20 +13,13 @@ use crate::output::Answer;
 use crate::progress::{Progress, so_far};
 
 pub(crate) async fn latch(locks: &Locks, args: &Latch) -> Result<Answer, Failure> {
+    let latch = |of: &LatchOf| Ok::<_, Failure>(locks.latch(name(&of.name)?, of.count));
     match args {
-        Latch::Down { of, id } => {
-            let latch = locks.latch(name(&of.name)?, of.count);
-            state(
-                of,
-                match id {
-                    Some(id) => latch.count_down_as(id).await?,
-                    None => latch.count_down().await?,
-                },
-            )
-        }
-        Latch::Show { of } => state(of, locks.latch(name(&of.name)?, of.count).missing().await?),
+        Latch::Down { of, id: Some(id) } => state(of, latch(of)?.count_down_as(id).await?),
+        Latch::Down { of, id: None } => state(of, latch(of)?.count_down().await?),
+        Latch::Show { of } => state(of, latch(of)?.missing().await?),
         Latch::Wait { of, wait, nonblock } => {
-            let latch = locks.latch(name(&of.name)?, of.count);
+            let latch = latch(of)?;
             let at_most = if *nonblock { Duration::ZERO } else { wait.unwrap_or(Duration::MAX) };
             let describe = async |waited: Duration| {
                 let missing = latch.missing().await.map_or_else(|_| "some".to_owned(), |it| it.to_string());
@@ -49,11 +42,11 @@ pub(crate) async fn latch(locks: &Locks, args: &Latch) -> Result<Answer, Failure
 
 fn state(of: &LatchOf, missing: u32) -> Result<Answer, Failure> {
     let name = name(&of.name)?;
-    let object =
-        json!({ "name": name.as_str(), "count": of.count, "missing": missing, "open": missing == 0 });
-    Ok(match missing {
-        0 => Answer::line(object, format_args!("{name} is open")),
-        _ => Answer::line(object, format_args!("{name} is closed: {missing} of {} missing", of.count)),
+    let (count, open) = (of.count, missing == 0);
+    let object = json!({ "name": name.as_str(), "count": count, "missing": missing, "open": open });
+    Ok(match open {
+        true => Answer::line(object, format_args!("{name} is open")),
+        false => Answer::line(object, format_args!("{name} is closed: {missing} of {count} missing")),
     })
 }
 
