@@ -83,26 +83,21 @@ pub(crate) fn removed_from(url: &str) -> Option<String> {
     if scheme.eq_ignore_ascii_case("file") {
         return Some(url.to_owned());
     }
-    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+    let (address, query) = rest.split_once('?').map_or((rest, None), |(before, query)| (before, Some(query)));
     // Elsewhere a comma can be part of the password.
-    let nodes: Vec<&str> = if is_quorum(scheme) { place.split(',').collect() } else { vec![place] };
+    let nodes: Vec<&str> = if is_quorum(scheme) { address.split(',').collect() } else { vec![address] };
     let nodes: Option<Vec<String>> = nodes.into_iter().map(without_userinfo_password).collect();
     let place = nodes?.join(",");
     let Some(query) = query else { return Some(format!("{scheme}:{place}")) };
     // A `?` inside a password ends the address early: the rest of the password and the host follow
     // it.
     let is_certain = |pair: &&str| !pair.split('=').next().unwrap_or("").contains(['%', '@', '+']);
-    if !query.split('&').all(|pair| is_certain(&pair)) || (query.contains('@') && !rest_has_user(rest)) {
+    if !query.split('&').all(|pair| is_certain(&pair)) || (query.contains('@') && !address.contains('@')) {
         return None;
     }
     let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("pass=")).collect();
     let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
     Some(format!("{scheme}:{place}{query}"))
-}
-
-/// Whether the address before the parameters names a user.
-fn rest_has_user(rest: &str) -> bool {
-    rest.split('?').next().is_some_and(|place| place.contains('@'))
 }
 
 /// One node: `USER:PASSWORD@HOST…`, perhaps after `//` or `SCHEME://`.
