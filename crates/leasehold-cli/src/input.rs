@@ -36,7 +36,7 @@ pub(crate) fn open(path: &Path, pipes: Pipes) -> io::Result<(File, Metadata)> {
 }
 
 /// Reads the whole of it, as UTF-8.
-pub(crate) fn read(file: File) -> io::Result<String> {
+pub(crate) fn read(file: impl Read) -> io::Result<String> {
     let mut text = String::new();
     file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     match text.len() as u64 > BYTES_MAX {

@@ -1,7 +1,6 @@
 //! Where the password for a store comes from, if not from its URL: never from the command line,
 //! which everybody can read.
 
-use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -34,11 +33,9 @@ pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, Failure>
 /// Its first line.
 fn from_file(path: &Path) -> Result<Password, Failure> {
     let shown = path.display();
-    let read = || -> std::io::Result<(String, Metadata)> {
-        let (file, about) = input::open(path, Pipes::Read)?;
-        Ok((input::read(file)?, about))
-    };
-    let (text, about) = read().map_err(|error| {
+    let opened = input::open(path, Pipes::Read);
+    let read = opened.and_then(|(file, about)| Ok((input::read(file)?, about)));
+    let (text, about) = read.map_err(|error| {
         Failure::usage(format!(
             "the password could not be read from `{shown}`: {error}; name a file that has it in its first line"
         ))

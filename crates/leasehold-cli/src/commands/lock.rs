@@ -1,7 +1,6 @@
 //! `lock`, `extend` and `unlock`: for scripts that cannot run inside `run`. The lock outlives each
 //! of these commands; its token connects them.
 
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -124,14 +123,9 @@ fn attach(locks: &Locks, lock: &DetachedLock) -> Result<Detached, Failure> {
 /// secret is still most of a secret.
 fn token(file: Option<&Path>) -> Result<(Token, Option<Fence>), Failure> {
     let text = match file {
-        Some(path) if path.as_os_str() == "-" => {
-            let mut text = String::new();
-            let read = std::io::stdin().take(64 * 1024).read_to_string(&mut text);
-            read.map_err(|error| {
-                Failure::usage(format!("the token could not be read from standard input: {error}"))
-            })?;
-            text
-        }
+        Some(path) if path.as_os_str() == "-" => input::read(std::io::stdin()).map_err(|error| {
+            Failure::usage(format!("the token could not be read from standard input: {error}"))
+        })?,
         Some(path) => input::open(path, Pipes::Read).and_then(|(file, _)| input::read(file)).map_err(|error| {
             Failure::usage(format!(
                 "the token could not be read from `{}`: {error}; name the file that has what `lock` printed",
