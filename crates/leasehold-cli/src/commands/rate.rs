@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold::{Clock, Locks, Taken, cells};
-use serde_json::{Value, json};
+use leasehold::{Clock, Locks, cells};
+use serde_json::json;
 
 use super::exec;
 use crate::args::{Algorithm, Rate};
@@ -46,7 +46,15 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate) -> Result<Answer, Failure> 
         "reset_after_ms": ms(taken.reset_after),
     });
     if !taken.allowed {
-        return Err(refused(args, &taken, object));
+        let message = format!(
+            "`{name}` lets through {} in {}, and not now; come back in {}, or wait for it (longer) with --wait",
+            args.max,
+            short(args.per),
+            // Rounded up: a retry that comes too early is refused again.
+            short(taken.retry_after + Duration::from_micros(999)),
+        );
+        let code = args.waiting.conflict_exit_code;
+        return Err(Failure { code, details: object, ..Failure::new(Kind::Limited, message) });
     }
     log::debug(format_args!("{name} lets it through; {} more at this moment", taken.remaining));
     // Standard output belongs to the command, if there is one.
@@ -60,18 +68,6 @@ pub(crate) fn follow(args: &Rate) -> Result<u8, Failure> {
     command.args(program_args);
     exec::without_secrets(&mut command);
     Ok(exec::replaced_by(&mut command))
-}
-
-fn refused(args: &Rate, taken: &Taken, details: Value) -> Failure {
-    let name = args.name.to_string_lossy();
-    let message = format!(
-        "`{name}` lets through {} in {}, and not now; come back in {}, or wait for it (longer) with --wait",
-        args.max,
-        short(args.per),
-        // Rounded up: a retry that comes too early is refused again.
-        short(taken.retry_after + Duration::from_micros(999)),
-    );
-    Failure { code: args.waiting.conflict_exit_code, details, ..Failure::new(Kind::Limited, message) }
 }
 
 /// Rounded up, so that a client that retries after this time is not too early.
