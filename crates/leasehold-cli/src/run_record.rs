@@ -65,18 +65,13 @@ impl RunRecord {
             .saturating_add(KEPT_AFTER)
             .min(leasehold::Ttl::MAX.as_duration());
         for name in &names {
-            if locks.capabilities().cells {
-                let cell = locks.cells().cell::<RunRecord>(cell_name(name)).ttl(kept);
-                let _ = cell.set_fenced(fence, &self).await;
-            }
+            let cell = locks.cells().cell::<RunRecord>(cell_name(name)).ttl(kept);
+            let _ = cell.set_fenced(fence, &self).await;
         }
     }
 
-    pub(crate) async fn load(locks: &Locks, name: &Name) -> Option<Self> {
-        if !locks.capabilities().cells {
-            return None;
-        }
-        let found = locks.cells().cell::<RunRecord>(cell_name(name)).get().await.ok().flatten();
+    pub(crate) async fn load(locks: Locks, name: Name) -> Option<Self> {
+        let found = locks.cells().cell::<RunRecord>(cell_name(&name)).get().await.ok().flatten();
         found.filter(RunRecord::can_be_shown)
     }
 

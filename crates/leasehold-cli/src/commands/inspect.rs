@@ -149,25 +149,21 @@ async fn listing(locks: Option<&Locks>, args: &Ls, output: Output) -> Result<(St
 
 /// Adds to each name the record of its last run with `--once-per`, if there is one.
 async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<RunRecord>)> {
-    let mut all = Vec::with_capacity(found.len());
-    let mut found = found.into_iter().peekable();
-    while found.peek().is_some() {
-        let reads = found.by_ref().take(RECORD_READS_MAX).map(|status| {
-            let (locks, name) = (locks.clone(), status.name.clone());
-            (status, tokio::spawn(async move { RunRecord::load(&locks, &name).await }))
-        });
-        for (status, read) in reads.collect::<Vec<_>>() {
-            all.push((status, read.await.ok().flatten()));
+    let mut records = Vec::with_capacity(found.len());
+    for part in found.chunks(RECORD_READS_MAX) {
+        let read = |status: &Status| tokio::spawn(RunRecord::load(locks.clone(), status.name.clone()));
+        for read in part.iter().map(read).collect::<Vec<_>>() {
+            records.push(read.await.ok().flatten());
         }
     }
-    all
+    found.into_iter().zip(records).collect()
 }
 
 /// Shows one name. A held name has its own exit code, for scripts.
 pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let (status, run) = match locks {
-        Some(locks) => (locks.inspect(name.clone()).await?, RunRecord::load(locks, &name).await),
+        Some(locks) => (locks.inspect(name.clone()).await?, RunRecord::load(locks.clone(), name.clone()).await),
         None => (None, None),
     };
     let is_unknown = status.is_none();
