@@ -1,5 +1,6 @@
 //! `ls` and `inspect`: show the holders and the waiters of names.
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -39,8 +40,12 @@ pub(crate) fn check(args: &Ls) -> Result<(), Failure> {
 /// Lists names. `None` is a store that does not exist yet: it has no locks.
 pub(crate) async fn ls(locks: Option<Locks>, args: &Ls, global: &Global) -> Result<Answer, Failure> {
     if let Some(every) = args.watch {
-        watch(locks, args, global, every.unwrap_or(WATCH_INTERVAL)).await?;
-        return Ok(Answer::default());
+        let interrupted = interrupted().map_err(Failure::internal)?;
+        return tokio::select! {
+            biased;
+            _ = interrupted => Ok(Answer::default()),
+            never = watch(locks, args, global, every.unwrap_or(WATCH_INTERVAL)) => match never? {},
+        };
     }
     let (list, truncated) = listing(locks.as_ref(), args, global.output).await?;
     print(&list)?;
@@ -53,24 +58,23 @@ pub(crate) async fn ls(locks: Option<Locks>, args: &Ls, global: &Global) -> Resu
     Ok(Answer::default())
 }
 
-/// Repeats the list until a signal ends it. A store that does not exist yet is opened again each
-/// time.
-async fn watch(mut locks: Option<Locks>, args: &Ls, global: &Global, every: Duration) -> Result<(), Failure> {
+/// Repeats the list. A store that does not exist yet is opened again each time.
+async fn watch(
+    mut locks: Option<Locks>,
+    args: &Ls,
+    global: &Global,
+    every: Duration,
+) -> Result<Infallible, Failure> {
     let clock = Clock::system()?;
-    let mut interrupted = interrupted().map_err(Failure::internal)?;
     let mut has_shown = false;
     loop {
-        let list = tokio::select! {
-            biased;
-            _ = &mut interrupted => return Ok(()),
-            list = async {
-                if locks.is_none() && has_shown {
-                    locks = ChosenStore::new(global, Options::default())?.connect_existing().await?;
-                }
-                listing(locks.as_ref(), args, global.output).await
-            } => list,
+        let list = async {
+            if locks.is_none() && has_shown {
+                locks = ChosenStore::new(global, Options::default())?.connect_existing().await?;
+            }
+            listing(locks.as_ref(), args, global.output).await
         };
-        match list {
+        match list.await {
             Ok((list, truncated)) => {
                 print(frame(&list, truncated, global.output, every))?;
                 has_shown = true;
@@ -79,11 +83,7 @@ async fn watch(mut locks: Option<Locks>, args: &Ls, global: &Global, every: Dura
             Err(failure) if has_shown && failure.kind == Kind::Unavailable => log::warn(failure.message),
             Err(failure) => return Err(failure),
         }
-        tokio::select! {
-            biased;
-            _ = &mut interrupted => return Ok(()),
-            () = clock.sleep_until(clock.now().plus(every)) => {}
-        }
+        clock.sleep_until(clock.now().plus(every)).await;
     }
 }
 
