@@ -207,10 +207,9 @@ fn share_text(share: Share) -> String {
 
 fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
     let holder = |holder: &Holder| {
-        let mut shown = client_json(&holder.owner, holder.share, holder.held_for);
+        let mut shown = client_json(&holder.owner, holder.share, "held_ms", holder.held_for);
         shown["fence"] = json!(holder.fence.map(leasehold::Fence::get));
         shown["remaining_ms"] = json!(as_ms(holder.remaining));
-        shown["held_ms"] = json!(holder.held_for.map(as_ms));
         // Only some stores have nodes.
         if let Some(nodes) = holder.nodes {
             let is_degraded = nodes.is_degraded();
@@ -218,11 +217,7 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
         }
         shown
     };
-    let waiter = |waiter: &Waiter| {
-        let mut shown = client_json(&waiter.owner, waiter.share, waiter.waiting_for);
-        shown["waiting_ms"] = json!(waiter.waiting_for.map(as_ms));
-        shown
-    };
+    let waiter = |waiter: &Waiter| client_json(&waiter.owner, waiter.share, "waiting_ms", waiter.waiting_for);
     json!({
         "name": status.name.as_str(),
         "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -231,8 +226,9 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
     })
 }
 
-/// A holder or waiter. The process is null for a label that an operator chose.
-fn client_json(owner: &Owner, share: Share, since: Option<Duration>) -> Value {
+/// A holder or waiter, which has been one for `time`, shown as `time_ms`. The process is null for a
+/// label that an operator chose.
+fn client_json(owner: &Owner, share: Share, time_ms: &str, time: Option<Duration>) -> Value {
     let process = owner.process();
     let process = process.as_ref();
     json!({
@@ -242,7 +238,8 @@ fn client_json(owner: &Owner, share: Share, since: Option<Duration>) -> Value {
             Share::Shared => json!("shared"),
             Share::Permits(permits) => json!({ "take": permits.take(), "limit": permits.limit() }),
         },
-        "since": since.map(timestamp::ago),
+        time_ms: time.map(as_ms),
+        "since": time.map(timestamp::ago),
         "host": process.map(|process| &process.host),
         "pid": process.map(|process| process.pid),
         "user": process.and_then(|process| process.user.as_ref()),
