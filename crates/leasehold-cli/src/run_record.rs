@@ -3,7 +3,7 @@
 //!
 //! It is for operators only. Whether a run may begin is decided by the lock alone.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use leasehold::{Fence, Locks, Name, Names, Owner, Status};
 use serde::{Deserialize, Serialize};
@@ -47,14 +47,15 @@ impl RunRecord {
             owner: owner.to_string(),
             fence: fence.get(),
             period_ms: as_ms(period),
-            started_ms: now_ms(),
+            started_ms: as_ms(timestamp::since_1970()),
             ended_ms: None,
             exit_code: None,
         }
     }
 
     pub(crate) fn ended(self, exit_code: u8) -> Self {
-        RunRecord { ended_ms: Some(now_ms()), exit_code: Some(exit_code), ..self }
+        let ended_ms = Some(as_ms(timestamp::since_1970()));
+        RunRecord { ended_ms, exit_code: Some(exit_code), ..self }
     }
 
     /// Writes the record for each of these names, unless a later run has written its own. A store
@@ -134,10 +135,6 @@ impl RunRecord {
 
 fn cell_name(name: &Name) -> String {
     format!("leasehold-last-run/{name}")
-}
-
-fn now_ms() -> u64 {
-    as_ms(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 #[cfg(test)]

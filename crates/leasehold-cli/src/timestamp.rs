@@ -4,9 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Now, with milliseconds: `2026-11-18T07:05:09.042Z`.
 pub(crate) fn now() -> String {
-    let (seconds, ms) = since_1970(SystemTime::now());
-    let text = seconds_text(seconds);
-    format!("{text}.{ms:03}Z")
+    let now = since_1970();
+    format!("{}.{:03}Z", seconds_text(now.as_secs()), now.subsec_millis())
 }
 
 /// The time that was so long ago, with seconds: `2026-11-18T07:05:09Z`. By the clock of this
@@ -26,13 +25,13 @@ pub(crate) fn from_ms(ms: u64) -> String {
 }
 
 fn of(time: Option<SystemTime>) -> String {
-    let (seconds, _) = since_1970(time.unwrap_or(UNIX_EPOCH));
-    seconds_text(seconds) + "Z"
+    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    seconds_text(since.as_secs()) + "Z"
 }
 
-fn since_1970(time: SystemTime) -> (u64, u32) {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    (since.as_secs(), since.subsec_millis())
+/// The time since 1970, by the clock of this machine.
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn seconds_text(seconds: u64) -> String {
