@@ -56,16 +56,8 @@ pub(crate) struct Global {
     /// How to answer: for people, or as JSON on standard output
     #[arg(long, global = true, display_order = 100, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: Output,
-    /// Say more on standard error; twice for even more
-    #[arg(short, long, global = true, display_order = 100, action = clap::ArgAction::Count, conflicts_with = "quiet")]
-    pub(crate) verbose: u8,
-    /// Write only errors to standard error: no warnings, and no lines about waiting
-    #[arg(short, long, global = true, display_order = 100)]
-    pub(crate) quiet: bool,
-    /// How messages on standard error are written: as they are, with the time (UTC) before each, or as one JSON object a
-    /// line (`time`, `level`, `message`)
-    #[arg(long, global = true, display_order = 100, value_name = "FORMAT", default_value = "plain")]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) messages: Messages,
     /// When to use colours; NO_COLOR is heeded too
     #[arg(long, global = true, display_order = 100, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: clap::ColorChoice,
@@ -77,14 +69,29 @@ pub(crate) struct Global {
     pub(crate) password_file: Option<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, Default, Arguments)]
+pub(crate) struct Messages {
+    /// Say more on standard error; twice for even more
+    #[arg(short, long, global = true, display_order = 100, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+    /// Write only errors to standard error: no warnings, and no lines about waiting
+    #[arg(short, long, global = true, display_order = 100)]
+    pub(crate) quiet: bool,
+    /// How messages on standard error are written: as they are, with the time (UTC) before each, or as one JSON object a
+    /// line (`time`, `level`, `message`)
+    #[arg(long, global = true, display_order = 100, value_name = "FORMAT", default_value = "plain")]
+    pub(crate) log_format: LogFormat,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Text,
     Json,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
+    #[default]
     Plain,
     Timestamps,
     Json,

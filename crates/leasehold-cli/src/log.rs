@@ -12,26 +12,13 @@ use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
 use serde_json::json;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{Global, LogFormat};
+use crate::args::{Global, LogFormat, Messages};
 use crate::timestamp;
 
-/// The format, and the levels that are written.
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static SETTINGS: OnceLock<Messages> = OnceLock::new();
 
 /// The thread that writes the messages, once [`start_thread`] was called.
 static THREAD: OnceLock<mpsc::Sender<Entry>> = OnceLock::new();
-
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub(crate) format: LogFormat,
-    /// Write only errors.
-    pub(crate) quiet: bool,
-    pub(crate) verbose: u8,
-}
-
-impl Settings {
-    pub(crate) const DEFAULT: Settings = Settings { format: LogFormat::Plain, quiet: false, verbose: 0 };
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -85,18 +72,18 @@ fn log(level: Level, message: impl fmt::Display) {
 
 /// Sets the colours, the format and the levels. `-vv` also opens the log of the library.
 pub(crate) fn init(global: &Global) {
-    let Global { quiet, verbose, color, log_format: format, .. } = *global;
-    let choice = match color {
+    let Messages { verbose, log_format, .. } = global.messages;
+    let choice = match global.color {
         clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
         clap::ColorChoice::Always => anstream::ColorChoice::Always,
         clap::ColorChoice::Never => anstream::ColorChoice::Never,
     };
     choice.write_global();
-    set(Settings { format, quiet, verbose });
+    set(global.messages);
     if verbose > 1 {
         let level = if verbose > 2 { LevelFilter::TRACE } else { LevelFilter::DEBUG };
         let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
-        match format {
+        match log_format {
             LogFormat::Json => log.without_time().with_writer(|| JsonLines).init(),
             LogFormat::Plain | LogFormat::Timestamps => log.with_writer(io::stderr).init(),
         }
@@ -104,19 +91,19 @@ pub(crate) fn init(global: &Global) {
 }
 
 /// The first call counts.
-pub(crate) fn set(settings: Settings) {
+pub(crate) fn set(settings: Messages) {
     let _ = SETTINGS.set(settings);
 }
 
-pub(crate) fn settings() -> &'static Settings {
-    SETTINGS.get().unwrap_or(&Settings::DEFAULT)
+pub(crate) fn settings() -> Messages {
+    SETTINGS.get().copied().unwrap_or_default()
 }
 
 /// Writes one message. A write error is ignored: a closed standard error must not end a command
 /// that still runs.
 fn write(level: Level, message: impl fmt::Display) {
     let (word, style) = level.word_and_style();
-    let line = match settings().format {
+    let line = match settings().log_format {
         LogFormat::Plain => format!("{style}leasehold:{style:#} {message}\n"),
         LogFormat::Timestamps => format!("{} {style}leasehold:{style:#} {message}\n", timestamp::now()),
         LogFormat::Json => json_line(word, &message.to_string()),

@@ -31,7 +31,7 @@ pub(crate) enum Progress {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        match std::io::stderr().is_terminal() && log::settings().format == LogFormat::Plain {
+        match std::io::stderr().is_terminal() && log::settings().log_format == LogFormat::Plain {
             _ if log::settings().quiet => Progress::Silent,
             true => Progress::Terminal,
             false => Progress::Log,

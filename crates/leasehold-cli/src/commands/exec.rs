@@ -9,9 +9,8 @@ use std::process::{Command, ExitCode};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use crate::args::LogFormat;
-use crate::log::{self, Settings};
-use crate::{config, exit};
+use crate::args::{LogFormat, Messages};
+use crate::{config, exit, log};
 
 /// The first argument that selects this step; no help mentions it.
 pub(crate) const HIDDEN: &str = "__exec";
@@ -22,9 +21,7 @@ pub(crate) fn command(program: &OsStr) -> Command {
     // The running binary, even if an upgrade has replaced it on the disk.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string());
-    command.arg(
-        log::settings().format.to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned()),
-    );
+    command.args(log::settings().log_format.to_possible_value().map(|it| it.get_name().to_owned()));
     command.arg(program);
     command
 }
@@ -33,7 +30,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
     let parent = parent.filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let format = args.next().and_then(|format| LogFormat::from_str(format.to_str()?, false).ok());
-    log::set(Settings { format: format.unwrap_or(LogFormat::Plain), ..Settings::DEFAULT });
+    log::set(Messages { log_format: format.unwrap_or_default(), ..Messages::default() });
     let (Some(parent), Some(program)) = (parent, args.next()) else {
         log::error(format_args!("`{HIDDEN}` is for leasehold itself; use `leasehold run NAME -- COMMAND`"));
         return ExitCode::from(exit::USAGE);
@@ -74,7 +71,5 @@ pub(crate) fn without_secrets(command: &mut Command) {
 
 /// The shell for `-c`.
 pub(crate) fn shell() -> OsString {
-    std::env::var_os("SHELL")
-        .filter(|shell| !shell.is_empty())
-        .unwrap_or_else(|| OsStr::new("/bin/sh").into())
+    std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
 }
