@@ -159,14 +159,8 @@ fn files() -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<Option<File>, Failure> {
-    let wrong = |why: String| Failure::configuration(format!("`{}`: {why}", path.display()));
-    let unreadable = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
-    let untrusted = || {
-        wrong(
-            "it belongs to another user, who could lead your locks astray; name the store with --store"
-                .to_owned(),
-        )
-    };
+    let wrong = |why: &str| Failure::configuration(format!("`{}`: {why}", path.display()));
+    let unreadable = |error: std::io::Error| wrong(&format!("cannot be read: {error}"));
     let opened = std::fs::symlink_metadata(path).and_then(|about| match is_trusted(about.uid()) {
         true => input::open(path, Pipes::Refuse).map(Some),
         // A link of another user is not followed.
@@ -174,7 +168,10 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
     });
     let file = match opened {
         Ok(Some((file, about))) if is_trusted(about.uid()) => file,
-        Ok(_) => return Err(untrusted()),
+        Ok(_) => {
+            let why = "it belongs to another user, who could lead your locks astray; name the store with --store";
+            return Err(wrong(why));
+        }
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
         {
@@ -187,7 +184,7 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
     toml::from_str(&text).map(Some).map_err(|error: toml::de::Error| {
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        wrong(format!(
+        wrong(&format!(
             "line {line}: {} (the settings are store, password_file, ttl and owner, each a string)",
             error.message()
         ))
