@@ -28,26 +28,18 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         let (unit, after) = split_at_first(after.trim_start_matches(' '), |c| !c.is_ascii_alphabetic());
         let amount = number.parse::<f64>().ok().filter(|_| !text.ends_with(' '));
         let Some(amount) = amount else { return Err(HELP.to_owned()) };
-        let scale_ms = match (unit, before) {
-            ("", None) if after.is_empty() => 1_000.0,
-            ("", Some(_)) if after.is_empty() => {
-                return Err(format!("`{number}` at the end has no unit; {HELP}"));
-            }
-            _ => {
-                let Some(at) = UNITS.iter().position(|(names, _)| names.contains(&unit)) else {
-                    return Err(match unit {
-                        "" => HELP.to_owned(),
-                        unit => format!("there is no unit `{unit}`; {HELP}"),
-                    });
-                };
-                if before.is_some_and(|before| before >= at) {
-                    return Err(format!(
-                        "write each unit once and longer units first: `{unit}` is out of order"
-                    ));
-                }
+        let scale_ms = match UNITS.iter().position(|(names, _)| names.contains(&unit)) {
+            Some(at) if before.is_none_or(|before| before < at) => {
                 before = Some(at);
                 UNITS[at].1
             }
+            Some(_) => {
+                return Err(format!("write each unit once and longer units first: `{unit}` is out of order"));
+            }
+            None if !unit.is_empty() => return Err(format!("there is no unit `{unit}`; {HELP}")),
+            None if !after.is_empty() => return Err(HELP.to_owned()),
+            None if before.is_some() => return Err(format!("`{number}` at the end has no unit; {HELP}")),
+            None => 1_000.0,
         };
         sum_ms += amount * scale_ms;
         if after.is_empty() {
