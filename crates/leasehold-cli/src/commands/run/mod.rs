@@ -169,12 +169,7 @@ impl Session {
         if let Some(record) = record.clone() {
             let saving = record.save(locks.clone(), spec.names.clone());
             let (clock, until) = (bridge.clock.clone(), bridge.now().plus(CLEANUP_MAX));
-            let saving = async move {
-                tokio::select! {
-                    () = saving => {}
-                    () = clock.sleep_until(until) => {}
-                }
-            };
+            let saving = async move { clock.until(until, saving).await };
             // Not `run_for`, which discards the signals that arrive meanwhile.
             if let Outcome::Signal(caught) = bridge.run_until_signal(saving)? {
                 return Ok(caught.into());
