@@ -179,11 +179,9 @@ impl Session {
             Job::start(spec.command(lease.fence()), lifeline, bridge.clock.clone()).map_err(|error| {
                 Failure::internal(format!("cannot start a process: {error}; {} is given back", spec.names))
             })?;
-        let (proof, wake) = (lease.proof(), bridge.events.wake_on_drop());
-        bridge.spawn(async move {
-            proof.lost().await;
-            drop(wake);
-        });
+        let proof = lease.proof();
+        // Its end wakes the main thread.
+        drop(bridge.spawn(async move { proof.lost().await }));
         let verdict = Supervisor::new(self, job, lease.proof()).run()?;
         let ran = self.bridge.now().since(acquired_at);
         let code = self.conclude(lease, &verdict, acquired_at)?;

@@ -46,16 +46,12 @@ impl RuntimeBridge {
         self.clock.now()
     }
 
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(work);
-    }
-
     /// Runs `work` on the runtime. A fatal signal aborts it.
     pub(super) fn run_until_signal<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<Outcome<T>, Failure> {
-        let (task, answers) = self.spawn_with_answer(work);
+        let (task, answers) = self.spawn(work);
         loop {
             if let Some(answer) = received(&answers)? {
                 return Ok(Outcome::Answer(answer));
@@ -89,7 +85,7 @@ impl RuntimeBridge {
         after_signal: Duration,
     ) -> Result<Option<T>, Failure> {
         let mut until = self.now().plus(at_most);
-        let (_, answers) = self.spawn_with_answer(work);
+        let (_, answers) = self.spawn(work);
         loop {
             let answer = received(&answers)?;
             let left = until.since(self.now());
@@ -102,7 +98,8 @@ impl RuntimeBridge {
         }
     }
 
-    fn spawn_with_answer<T: Send + 'static>(
+    /// Runs `work` on the runtime. Its end, also by a panic, wakes the main thread.
+    pub(super) fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> (JoinHandle<()>, Receiver<T>) {
