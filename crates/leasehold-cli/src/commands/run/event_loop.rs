@@ -57,7 +57,7 @@ pub(super) struct EventLoop {
     waker: Arc<OwnedFd>,
     timer: OwnedFd,
     /// Ends the wait once, when it becomes readable.
-    watched: Option<OwnedFd>,
+    pub(super) watched: Option<OwnedFd>,
 }
 
 /// Wakes the main thread when it is dropped, also by a panic.
@@ -89,11 +89,6 @@ impl EventLoop {
 
     pub(super) fn wake_on_drop(&self) -> WakeOnDrop {
         WakeOnDrop(self.waker.clone())
-    }
-
-    /// Ends one wait when `fd` becomes readable.
-    pub(super) fn watch(&mut self, fd: Option<OwnedFd>) {
-        self.watched = fd;
     }
 
     /// Waits for a signal, a wake-up, the watched descriptor, or until this time is over. Returns

@@ -129,7 +129,7 @@ impl<'a> Supervisor<'a> {
     /// Returns when the command and, unless `--close` is given, everything it started has ended. On
     /// an error the job is killed when it is dropped: nothing of it runs unsupervised.
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
-        self.session.bridge.events.watch(self.job.end());
+        self.session.bridge.events.watched = self.job.end();
         for caught in self.session.bridge.wait_events(Some(Duration::ZERO))? {
             self.verdict.record(caught);
             self.job.forward_early(caught);
