@@ -169,7 +169,8 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
     let file = match opened {
         Ok(Some((file, about))) if is_trusted(about.uid()) => file,
         Ok(_) => {
-            let why = "it belongs to another user, who could lead your locks astray; name the store with --store";
+            let why =
+                "it belongs to another user, who could lead your locks astray; name the store with --store";
             return Err(wrong(why));
         }
         Err(error)

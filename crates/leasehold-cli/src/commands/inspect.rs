@@ -163,7 +163,7 @@ async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<
 pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let (status, run) = match locks {
-        Some(locks) => (locks.inspect(name.clone()).await?, RunRecord::load(locks.clone(), name.clone()).await),
+        Some(locks) => (locks.inspect(&name).await?, RunRecord::load(locks.clone(), name.clone()).await),
         None => (None, None),
     };
     let is_unknown = status.is_none();

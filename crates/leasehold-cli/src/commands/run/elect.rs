@@ -48,7 +48,8 @@ impl Session {
 }
 
 fn is_last_term(end: &RunEnd, once: bool) -> bool {
-    let ended_by_itself = end.code != LOST;
-    let cannot_be_started = matches!(end.code, NOT_EXECUTABLE | NOT_FOUND);
-    end.is_end_requested || end.leaves_lease || cannot_be_started || (once && ended_by_itself)
+    let RunEnd { code, verdict, .. } = end;
+    let ended_by_itself = *code != LOST;
+    let cannot_be_started = matches!(*code, NOT_EXECUTABLE | NOT_FOUND);
+    verdict.is_end_requested || verdict.leaves_lease() || cannot_be_started || (once && ended_by_itself)
 }

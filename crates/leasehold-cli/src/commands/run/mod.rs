@@ -65,25 +65,28 @@ struct Session {
 /// The end of one run.
 struct RunEnd {
     code: u8,
-    /// The signal of a key at the terminal (Ctrl-C). The shell that waits for this process ends its
-    /// script only if this process dies of the same signal.
-    dies_of: Option<Signal>,
-    /// A process that could not be ended still runs: the lease is left to its TTL.
-    leaves_lease: bool,
-    /// A signal asked leasehold to end.
-    is_end_requested: bool,
+    verdict: Verdict,
     /// How long the command ran.
     ran: Duration,
 }
 
 impl RunEnd {
-    fn new(code: u8) -> Self {
-        RunEnd { code, dies_of: None, leaves_lease: false, is_end_requested: false, ran: Duration::ZERO }
+    fn without_command(code: u8, verdict: Verdict) -> Self {
+        RunEnd { code, verdict, ran: Duration::ZERO }
+    }
+
+    /// The signal of a key at the terminal (Ctrl-C) that ended the run. The shell that waits for
+    /// this process ends its script only if this process dies of the same signal.
+    fn dies_of(&self) -> Option<Signal> {
+        let signal = self.verdict.keyboard_signal?;
+        let is_fatal = self.verdict.interrupted_by == Some(signal)
+            || self.verdict.ended == Some(Ended::Signal(signal.as_raw()));
+        (is_fatal && !matches!(self.code, LOST | TOO_LONG | NOT_RECORDED)).then_some(signal)
     }
 
     /// Returns the exit code, or dies of the signal.
     fn exit(self) -> u8 {
-        if let Some(signal) = self.dies_of {
+        if let Some(signal) = self.dies_of() {
             let no_core = Rlimit { current: Some(0), maximum: Some(0) };
             let _ = setrlimit(Resource::Core, no_core);
             let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
@@ -94,9 +97,13 @@ impl RunEnd {
 
 impl From<CaughtSignal> for RunEnd {
     fn from(caught: CaughtSignal) -> Self {
-        let code = Ended::Signal(caught.signal.as_raw()).code();
-        let dies_of = caught.is_from_keyboard().then_some(caught.signal);
-        RunEnd { dies_of, is_end_requested: true, ..RunEnd::new(code) }
+        let verdict = Verdict {
+            keyboard_signal: caught.is_from_keyboard().then_some(caught.signal),
+            is_end_requested: true,
+            interrupted_by: Some(caught.signal),
+            ..Verdict::default()
+        };
+        RunEnd::without_command(Ended::Signal(caught.signal.as_raw()).code(), verdict)
     }
 }
 
@@ -129,7 +136,7 @@ impl Session {
         let at_most = if end.is_ok() { CLEANUP_MAX } else { CLEANUP_MAX / 4 };
         let closed = match &end {
             // Closing would release the lease.
-            Ok(RunEnd { leaves_lease: true, .. }) => Ok(None),
+            Ok(end) if end.verdict.leaves_lease() => Ok(None),
             _ => bridge.run_for(async move { locks.close_within(at_most).await }, at_most),
         };
         log::flush();
@@ -149,7 +156,8 @@ impl Session {
         let lease = match bridge.run_until_signal(acquiring)? {
             Outcome::Answer(Ok(lease)) => lease,
             Outcome::Answer(Err(error @ Error::Busy { .. })) => {
-                return spec.not_acquired(&error).map(RunEnd::new);
+                let code = spec.not_acquired(&error)?;
+                return Ok(RunEnd::without_command(code, Verdict::default()));
             }
             Outcome::Answer(Err(error)) => return Err(error.into()),
             Outcome::Signal(caught) => {
@@ -189,17 +197,7 @@ impl Session {
             let saving = record.ended(code).save(self.locks.clone(), self.spec.names.clone());
             self.bridge.run_for(saving, CLEANUP_MAX)?;
         }
-        let ended_the_run = |signal: &Signal| {
-            verdict.interrupted_by == Some(*signal) || verdict.ended == Some(Ended::Signal(signal.as_raw()))
-        };
-        let dies_of = verdict.keyboard_signal.filter(ended_the_run);
-        Ok(RunEnd {
-            code,
-            dies_of: dies_of.filter(|_| !matches!(code, LOST | TOO_LONG | NOT_RECORDED)),
-            leaves_lease: verdict.is_lost && verdict.has_survivors,
-            is_end_requested: verdict.is_end_requested,
-            ran,
-        })
+        Ok(RunEnd { code, verdict, ran })
     }
 
     /// Releases the lock, or keeps it for `--at-least`; returns the exit code.

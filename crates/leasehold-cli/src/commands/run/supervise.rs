@@ -98,6 +98,11 @@ impl Verdict {
         self.is_end_requested || (was_killed && !self.is_too_long)
     }
 
+    /// Whether a process that cannot be ended still runs: the lease is left to its TTL.
+    pub(super) fn leaves_lease(&self) -> bool {
+        self.is_lost && self.has_survivors
+    }
+
     /// Records a signal. Every signal that arrives is recorded.
     fn record(&mut self, caught: CaughtSignal) {
         if caught.is_from_keyboard() {
