@@ -233,7 +233,7 @@ impl Session {
             true => {
                 // The library retries until the lease ends, and once more.
                 let at_most = lease.remaining() + RELEASE_MAX + CLEANUP_MAX;
-                bridge.run_for_or_signal(lease.keep_for(keep_for), at_most, RELEASE_MAX)?
+                bridge.run_for(lease.keep_for(keep_for), at_most)?
             }
         };
         match answer {

@@ -11,6 +11,7 @@ use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
+use super::RELEASE_MAX;
 use super::event_loop::{CaughtSignal, EventLoop};
 use super::processes::can_be_continued;
 use crate::exit::Failure;
@@ -67,22 +68,12 @@ impl RuntimeBridge {
         }
     }
 
-    /// Runs `work` on the runtime for at most this long, whatever signals arrive.
+    /// Runs `work` on the runtime for at most this long, and for at most [`RELEASE_MAX`] after a
+    /// fatal signal.
     pub(super) fn run_for<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = T> + Send + 'static,
         at_most: Duration,
-    ) -> Result<Option<T>, Failure> {
-        self.run_for_or_signal(work, at_most, at_most)
-    }
-
-    /// [`run_for`](RuntimeBridge::run_for), but a fatal signal shortens the rest of the wait to
-    /// `after_signal`.
-    pub(super) fn run_for_or_signal<T: Send + 'static>(
-        &mut self,
-        work: impl Future<Output = T> + Send + 'static,
-        at_most: Duration,
-        after_signal: Duration,
     ) -> Result<Option<T>, Failure> {
         let mut until = self.now().plus(at_most);
         let (_, answers) = self.spawn(work);
@@ -93,7 +84,7 @@ impl RuntimeBridge {
                 return Ok(answer);
             }
             if self.wait_events(Some(left))?.iter().any(|caught| caught.is_fatal()) {
-                until = until.min(self.now().plus(after_signal));
+                until = until.min(self.now().plus(RELEASE_MAX));
             }
         }
     }
