@@ -36,8 +36,7 @@ impl Session {
                 Err(failure) => return Err(failure),
             };
             log::warn(format_args!("{why}. Campaigning for {} again in {}", self.spec.names, short(pause)));
-            let clock = self.bridge.clock.clone();
-            let until = clock.now().plus(pause);
+            let (clock, until) = (self.bridge.clock.clone(), self.bridge.now().plus(pause));
             let sleep = async move { clock.sleep_until(until).await };
             if let Outcome::Signal(caught) = self.bridge.run_until_signal(sleep)? {
                 return Ok(caught.into());

@@ -115,13 +115,9 @@ impl Session {
         work: impl FnOnce(&mut Session) -> Result<RunEnd, Failure>,
     ) -> Result<u8, Failure> {
         let renewal_error = Arc::new(Mutex::new(None));
-        let options = {
-            let renewal_error = renewal_error.clone();
-            Options::default().on_event(move |event| {
-                log_renewal(&renewal_error, event);
-                std::future::ready(())
-            })
-        };
+        let last_error = renewal_error.clone();
+        let log = move |event| std::future::ready(log_renewal(&last_error, event));
+        let options = Options::default().on_event(log);
         let store = ChosenStore::new(global, options)?;
         log::start_thread().map_err(Failure::internal)?;
         let mut bridge = RuntimeBridge::open()?;
