@@ -36,7 +36,8 @@ pub(crate) enum Kind {
     Closed,
     Limited,
     Lost,
-    /// The holder to evict does not hold the lock.
+    /// The holder to evict does not hold the lock. `unlock` ends with the same code for a lock that is
+    /// not held.
     NotHeld,
     Unsupported,
     /// The store cannot be used now; it may be usable later.

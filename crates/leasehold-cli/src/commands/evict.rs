@@ -41,7 +41,7 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
         Some((holder, fence)) => {
             let evicted = locks.evict_holder(name.clone(), *fence).await?;
             if evicted.holders.is_empty() {
-                return Err(not_held(format!("`{name}` is no longer held by {}", holder.owner)));
+                return Err(Failure::new(Kind::NotHeld, format!("`{name}` is no longer held by {}", holder.owner)));
             }
             evicted
         }
@@ -92,10 +92,10 @@ async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fen
         None => holders.iter().filter(|holder| holder.owner.as_str() == wanted).collect(),
     };
     match found.as_slice() {
-        [] if holders.is_empty() => Err(not_held(format!("`{name}` is not held"))),
+        [] if holders.is_empty() => Err(Failure::new(Kind::NotHeld, format!("`{name}` is not held"))),
         [] => {
             let held_by = with_fences(&holders);
-            Err(not_held(format!("`{name}` is not held by `{wanted}`, but by {held_by}")))
+            Err(Failure::new(Kind::NotHeld, format!("`{name}` is not held by `{wanted}`, but by {held_by}")))
         }
         [one] => one.fence.map(|fence| ((*one).clone(), fence)).ok_or_else(|| {
             Failure::usage(format!(
@@ -109,12 +109,6 @@ async fn holder(locks: &Locks, name: &Name, wanted: &str) -> Result<(Holder, Fen
             with_fences(several.iter().copied())
         ))),
     }
-}
-
-/// The holder to evict does not hold the lock. The exit code is the one of `unlock` for a lock that
-/// is not held.
-fn not_held(message: String) -> Failure {
-    Failure::new(Kind::NotHeld, message)
 }
 
 fn with_fences<'a>(holders: impl IntoIterator<Item = &'a Holder>) -> String {
