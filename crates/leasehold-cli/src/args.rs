@@ -120,7 +120,10 @@ pub(crate) enum Command {
     #[command(alias = "list")]
     Ls(Ls),
     /// Show who holds a name and who waits for it; exit 75 if it is held
-    Inspect(Inspect),
+    Inspect {
+        /// The name
+        name: OsString,
+    },
     /// Take a name from whoever holds it
     Evict(Evict),
     /// Give an end to a lock that another library left without one
@@ -159,9 +162,16 @@ pub(crate) enum Command {
     /// reached or used at all.
     Doctor,
     /// Print a completion script for a shell
-    Completions(Completions),
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page, or write one for each command into a directory
-    Man(Man),
+    Man {
+        /// Write a page for each command into this directory
+        #[arg(value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Arguments)]
@@ -178,12 +188,6 @@ pub(crate) struct Ls {
     /// json each is one line. A store that does not answer for a while is reported, and asked again.
     #[arg(long, value_name = "DUR", value_parser = watch_interval, num_args = 0..=1, require_equals = true)]
     pub(crate) watch: Option<Option<Duration>>,
-}
-
-#[derive(Debug, Arguments)]
-pub(crate) struct Inspect {
-    /// The name
-    pub(crate) name: OsString,
 }
 
 #[derive(Debug, Arguments)]
@@ -585,17 +589,4 @@ pub(crate) struct Extend {
     pub(crate) ttl: Duration,
     #[command(flatten)]
     pub(crate) lock: DetachedLock,
-}
-
-#[derive(Debug, Arguments)]
-pub(crate) struct Completions {
-    /// The shell
-    pub(crate) shell: clap_complete::Shell,
-}
-
-#[derive(Debug, Arguments)]
-pub(crate) struct Man {
-    /// Write a page for each command into this directory
-    #[arg(value_name = "DIRECTORY")]
-    pub(crate) directory: Option<PathBuf>,
 }

@@ -93,8 +93,8 @@ fn run(args: &Args) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => return commands::run::run(global, args),
         Command::Elect(args) => return commands::run::elect(global, args),
-        Command::Completions(args) => return completions::completions(args),
-        Command::Man(args) => return completions::man(args),
+        Command::Completions { shell } => return completions::completions(*shell),
+        Command::Man { directory } => return completions::man(directory.as_deref()),
         Command::Ls(args) => inspect::check(args)?,
         _ => {}
     }
@@ -121,12 +121,12 @@ async fn run_async(global: &Global, command: &Command) -> Result<u8, Failure> {
     let store = ChosenStore::new(global, Options::default())?;
     // A command that only reads does not create a store.
     let locks = match command {
-        Command::Ls(_) | Command::Inspect(_) => store.connect_existing().await?,
+        Command::Ls(_) | Command::Inspect { .. } => store.connect_existing().await?,
         _ => Some(store.connect().await?),
     };
     let result = match (command, &locks) {
         (Command::Ls(args), locks) => inspect::ls(locks.clone(), args, global).await,
-        (Command::Inspect(args), locks) => inspect::inspect(locks.as_ref(), args).await,
+        (Command::Inspect { name }, locks) => inspect::inspect(locks.as_ref(), name).await,
         (Command::Evict(args), Some(locks)) => evict::evict(locks, args, output).await,
         (Command::Adopt(args), Some(locks)) => evict::adopt(locks, args).await,
         (Command::Lock(args), Some(locks)) => lock::lock(locks, args, defaults, output).await,

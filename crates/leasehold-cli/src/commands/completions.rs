@@ -1,21 +1,24 @@
 //! `completions` and `man`: print completion scripts and manual pages.
 
-use clap::CommandFactory;
+use std::path::Path;
 
-use crate::args::{Args, Completions, Man};
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::args::Args;
 use crate::exit::Failure;
 use crate::output::print;
 
-pub(crate) fn completions(args: &Completions) -> Result<u8, Failure> {
+pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "leasehold", &mut script);
+    clap_complete::generate(shell, &mut Args::command(), "leasehold", &mut script);
     print(&script)?;
     Ok(0)
 }
 
-pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
+pub(crate) fn man(directory: Option<&Path>) -> Result<u8, Failure> {
     let command = Args::command();
-    match &args.directory {
+    match directory {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page).map_err(Failure::internal)?;

@@ -41,7 +41,8 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
         Some((holder, fence)) => {
             let evicted = locks.evict_holder(name.clone(), *fence).await?;
             if evicted.holders.is_empty() {
-                return Err(Failure::new(Kind::NotHeld, format!("`{name}` is no longer held by {}", holder.owner)));
+                let message = format!("`{name}` is no longer held by {}", holder.owner);
+                return Err(Failure::new(Kind::NotHeld, message));
             }
             evicted
         }

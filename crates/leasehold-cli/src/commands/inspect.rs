@@ -1,6 +1,7 @@
 //! `ls` and `inspect`: show the holders and the waiters of names.
 
 use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use signal_hook::iterator::Signals;
 use tokio::sync::oneshot;
 
-use crate::args::{Global, Inspect, Ls, Output};
+use crate::args::{Global, Ls, Output};
 use crate::duration::{as_ms, short};
 use crate::exit::{Failure, Kind, NOT_ACQUIRED};
 use crate::output::{Answer, print};
@@ -160,8 +161,8 @@ async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<
 }
 
 /// Shows one name. A held name has its own exit code, for scripts.
-pub(crate) async fn inspect(locks: Option<&Locks>, args: &Inspect) -> Result<Answer, Failure> {
-    let name = name(&args.name)?;
+pub(crate) async fn inspect(locks: Option<&Locks>, given: &OsStr) -> Result<Answer, Failure> {
+    let name = name(given)?;
     let (status, run) = match locks {
         Some(locks) => (locks.inspect(&name).await?, RunRecord::load(locks.clone(), name.clone()).await),
         None => (None, None),
