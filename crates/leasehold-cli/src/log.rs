@@ -144,7 +144,6 @@ enum Entry {
     Flush(mpsc::Sender<()>),
 }
 
-/// How long `flush` waits.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// How often the thread checks whether the terminal accepts writes again.

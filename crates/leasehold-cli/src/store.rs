@@ -126,7 +126,6 @@ impl ChosenStore {
         Progress::new().during(&clock, opening, describe).await
     }
 
-    /// The failure for a store that cannot be opened.
     fn failure(&self, error: Error) -> Failure {
         let is_inside_command = std::env::var_os("LEASEHOLD_NAME").is_some();
         match error {

@@ -25,7 +25,6 @@ const REAP_MAX: Duration = Duration::from_millis(10);
 /// After how many reaped processes the clock is read.
 const REAP_BATCH: usize = 64;
 
-/// How long one scan of all processes may take.
 const SCAN_MAX: Duration = Duration::from_millis(250);
 
 /// How long children are killed as they appear, before and after the scan of all processes.
@@ -64,7 +63,6 @@ pub(super) struct Job {
     descendants: Descendants,
     terminal: Option<File>,
     clock: Clock,
-    /// How the command ended.
     pub(super) ended: Option<Ended>,
     /// The command stopped at the terminal.
     has_stopped: bool,

@@ -66,7 +66,6 @@ struct Session {
 struct RunEnd {
     code: u8,
     verdict: Verdict,
-    /// How long the command ran.
     ran: Duration,
 }
 
@@ -116,8 +115,8 @@ impl Session {
     ) -> Result<u8, Failure> {
         let renewal_error = Arc::new(Mutex::new(None));
         let last_error = renewal_error.clone();
-        let log = move |event| std::future::ready(log_renewal(&last_error, event));
-        let options = Options::default().on_event(log);
+        let on_event = move |event| std::future::ready(log_renewal(&last_error, event));
+        let options = Options::default().on_event(on_event);
         let store = ChosenStore::new(global, options)?;
         log::start_thread().map_err(Failure::internal)?;
         let mut bridge = RuntimeBridge::open()?;

@@ -28,7 +28,6 @@ pub(super) enum Outcome<T> {
     Signal(CaughtSignal),
 }
 
-/// How long the tasks that are left on the runtime have to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 
 impl RuntimeBridge {

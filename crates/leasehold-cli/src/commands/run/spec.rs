@@ -27,7 +27,6 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// What to lock, what to run, and how to end it.
 #[derive(Debug)]
 pub(super) struct RunSpec {
-    /// The command line.
     pub(super) run: Run,
     /// The NAME of the command line; one of `names`.
     name: Name,

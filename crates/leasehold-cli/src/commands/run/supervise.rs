@@ -21,7 +21,6 @@ use crate::{log, signals};
 /// How often processes are checked whose end sends no signal to this process.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often killed processes are checked.
 const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How long the kernel may take to end killed processes before that is reported.
