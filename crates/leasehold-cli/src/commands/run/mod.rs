@@ -115,8 +115,10 @@ impl Session {
     ) -> Result<u8, Failure> {
         let renewal_error = Arc::new(Mutex::new(None));
         let last_error = renewal_error.clone();
-        let on_event = move |event| std::future::ready(log_renewal(&last_error, event));
-        let options = Options::default().on_event(on_event);
+        let options = Options::default().on_event(move |event| {
+            log_renewal(&last_error, event);
+            std::future::ready(())
+        });
         let store = ChosenStore::new(global, options)?;
         log::start_thread().map_err(Failure::internal)?;
         let mut bridge = RuntimeBridge::open()?;
