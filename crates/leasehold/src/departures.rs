@@ -2,6 +2,7 @@
 
 use crate::claim::{Evicted, Holder};
 use crate::clock::Deadline;
+use crate::debug::debug_parts;
 use crate::error::Result;
 use crate::locks::Client;
 use crate::name::{IntoName, Name};
@@ -103,8 +104,4 @@ impl Departures {
     }
 }
 
-impl std::fmt::Debug for Departures {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Departures").finish_non_exhaustive()
-    }
-}
+debug_parts!(Departures:);

@@ -53,6 +53,7 @@ mod cleanup;
 pub mod clock;
 mod closing;
 mod connect;
+mod debug;
 mod departures;
 #[cfg(not(shuttle))]
 pub mod doctor;

@@ -16,6 +16,7 @@ use std::time::Duration;
 #[cfg(feature = "json")]
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::debug::debug_parts;
 use crate::error::{Error, Result};
 use crate::locks::Client;
 use crate::name::{IntoName, Name};
@@ -87,11 +88,7 @@ impl Cells {
     }
 }
 
-impl fmt::Debug for Cells {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cells").finish_non_exhaustive()
-    }
-}
+debug_parts!(Cells:);
 
 /// Where a value is, and how long what is written there lasts.
 #[derive(Clone)]

@@ -2,13 +2,13 @@
 //!
 //! What is shared lives in this client: to the store, and to everybody else, an owner holds a name once.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc as StdArc, Weak};
 
 use tokio::sync::Notify;
 
 use super::options::{LockOptions, lock_options};
+use crate::debug::debug_parts;
 use crate::error::{Error, Result};
 use crate::lease::{Lease, Proof, deref_to_proof};
 use crate::locks::Client;
@@ -63,11 +63,7 @@ impl Scope {
     }
 }
 
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
-    }
-}
+debug_parts!(Scope: owner);
 
 /// A lock that one owner at a time has, as often as it likes: what [`Scope::mutex`] gives.
 ///
@@ -175,16 +171,7 @@ impl CountedLease {
 }
 
 deref_to_proof!(CountedLease: lease);
-
-impl fmt::Debug for CountedLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CountedLease")
-            .field("names", self.names())
-            .field("fence", &self.fence())
-            .field("count", &self.count())
-            .finish_non_exhaustive()
-    }
-}
+debug_parts!(CountedLease: names() fence() count());
 
 /// What the owners of a client hold, or ask for.
 pub(crate) type Scopes = Registry<(Owner, Name), Place>;

@@ -1,13 +1,13 @@
 //! `Detached`: a lease that outlives the process that took it. Nobody keeps it; whoever knows its token extends or
 //! releases it.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::state::LeaseState;
 use crate::claim::{Grant, Names, Released, Renewed, Ticket};
 use crate::cleanup::{Owed, Withdrawal};
 use crate::clock::Deadline;
+use crate::debug::debug_parts;
 use crate::error::{Error, Result, Short};
 use crate::event::{Event, Loss};
 use crate::fence::Fence;
@@ -379,12 +379,4 @@ impl Drop for Detached {
     }
 }
 
-impl fmt::Debug for Detached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Detached")
-            .field("names", self.names())
-            .field("token", self.token())
-            .field("fence", &self.fence())
-            .finish_non_exhaustive()
-    }
-}
+debug_parts!(Detached: names() token() fence());

@@ -14,6 +14,7 @@ use self::state::LeaseState;
 use crate::acquire::Request;
 use crate::claim::{Grant, Names, Released, Share, Ticket};
 use crate::clock::{Clock, Deadline};
+use crate::debug::debug_parts;
 use crate::error::{Error, Result};
 use crate::event::Loss;
 use crate::fence::Fence;
@@ -510,12 +511,4 @@ macro_rules! deref_to_proof {
 pub(crate) use deref_to_proof;
 
 deref_to_proof!(Lease: proof);
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("names", self.names())
-            .field("fence", &self.fence())
-            .finish_non_exhaustive()
-    }
-}
+debug_parts!(Lease: names() fence());

@@ -4,11 +4,11 @@ pub(crate) mod decide;
 pub(crate) mod limit;
 pub(crate) mod line;
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::cells::store::{CellStore, Key, Kind};
 use crate::clock::Deadline;
+use crate::debug::debug_parts;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -185,13 +185,4 @@ fn spread(retry_after: Duration, refused: u32) -> Duration {
     jitter(Duration::ZERO, most.min(SPREAD_MAX))
 }
 
-impl fmt::Debug for RateLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("name", &self.name)
-            .field("max", &self.max)
-            .field("period", &self.period)
-            .field("algorithm", &self.algorithm)
-            .finish_non_exhaustive()
-    }
-}
+debug_parts!(RateLimit: name max period algorithm);
