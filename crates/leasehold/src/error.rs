@@ -218,6 +218,15 @@ impl Error {
     }
 }
 
+/// Changes a value that is still valid. The first error stays, for the caller that uses the value.
+pub(crate) fn change_valid<T>(value: &mut Result<T>, change: impl FnOnce(&mut T) -> Result<()>) {
+    if let Ok(valid) = value
+        && let Err(error) = change(valid)
+    {
+        *value = Err(error);
+    }
+}
+
 /// What one node of a store said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Place;
 use super::codec::Codec;
 use super::store::{When, Write, Written};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, change_valid};
 use crate::fence::Fence;
 use crate::ttl::Ttl;
 
@@ -60,9 +60,10 @@ impl<T> Cell<T> {
 
     /// How often an [`update`](Cell::update) is tried before it is given up: 32 times where nothing is said.
     pub fn tries(mut self, tries: u32) -> Self {
-        if tries == 0 {
-            self.place.refuse(Error::invalid("tries", "0", "an update is tried once at least"));
-        }
+        change_valid(&mut self.place.terms, |_| match tries {
+            0 => Err(Error::invalid("tries", "0", "an update is tried once at least")),
+            _ => Ok(()),
+        });
         self.tries = tries;
         self
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::debug::debug_parts;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, change_valid};
 use crate::locks::Client;
 use crate::name::{IntoName, Name};
 use crate::sync::Arc;
@@ -105,17 +105,7 @@ struct Terms {
 
 impl Place {
     fn ttl(&mut self, time: Duration) {
-        match Ttl::new(time) {
-            Ok(ttl) => drop(self.terms.as_mut().map(|terms| terms.ttl = Some(ttl))),
-            Err(error) => self.refuse(error),
-        }
-    }
-
-    /// From now on it is this that is wrong with it, unless something was.
-    fn refuse(&mut self, error: Error) {
-        if self.terms.is_ok() {
-            self.terms = Err(error);
-        }
+        change_valid(&mut self.terms, |terms| Ttl::new(time).map(|ttl| terms.ttl = Some(ttl)));
     }
 
     fn terms(&self) -> Result<&Terms> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::store::{Answer, Key, Kind, ScriptKey};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, change_valid};
 use crate::locks::Client;
 use crate::name::IntoName;
 use crate::sync::Arc;
@@ -77,12 +77,7 @@ impl Call {
     }
 
     fn with_key(mut self, key: Result<ScriptKey>) -> Self {
-        if let Ok(keys) = &mut self.keys {
-            match key {
-                Ok(key) => keys.push(key),
-                Err(error) => self.keys = Err(error),
-            }
-        }
+        change_valid(&mut self.keys, |keys| key.map(|key| keys.push(key)));
         self
     }
 

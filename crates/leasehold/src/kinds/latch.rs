@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cells::store::{CellStore, Key, Kind, When, Write, Written};
 use crate::clock::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, change_valid};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -80,12 +80,7 @@ impl Latch {
 
     /// For how long it is remembered after somebody counted down last: longer than anybody waits for it.
     pub fn kept_for(mut self, time: Duration) -> Self {
-        if let Ok(settings) = &mut self.settings {
-            match Ttl::new(time) {
-                Ok(ttl) => settings.kept_for = ttl,
-                Err(error) => self.settings = Err(error),
-            }
-        }
+        change_valid(&mut self.settings, |settings| Ttl::new(time).map(|ttl| settings.kept_for = ttl));
         self
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acquire::{Request, acquire, acquire_detached};
 use crate::claim::{Names, Share};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, change_valid};
 use crate::lease::Lease;
 use crate::lease::detached::Detached;
 use crate::locks::Client;
@@ -244,13 +244,11 @@ impl LockOptions {
     }
 
     fn try_set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Self {
-        if let Ok(request) = &mut self.request {
+        change_valid(&mut self.request, |request| {
             let request = Arc::make_mut(request);
             request.queue_hash = OnceLock::new();
-            if let Err(error) = change(request) {
-                self.request = Err(error);
-            }
-        }
+            change(request)
+        });
         self
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::cells::codec::Codec;
 use crate::cells::store::{When, Write};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, change_valid};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
@@ -172,12 +172,7 @@ impl<T> Cache<T> {
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
-        // The first error is the one that is reported.
-        if let Ok(settings) = &mut self.settings
-            && let Err(error) = change(settings)
-        {
-            self.settings = Err(error);
-        }
+        change_valid(&mut self.settings, change);
         self
     }
 
