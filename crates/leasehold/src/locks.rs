@@ -407,6 +407,12 @@ impl Client {
         self.store.cells().ok_or(Error::Unsupported { store: can.store, what, why })
     }
 
+    /// As [`cells`](Client::cells), while the client is open.
+    pub(crate) fn open_cells(&self, what: &'static str) -> Result<&dyn CellStore> {
+        self.check_open()?;
+        self.cells(what)
+    }
+
     /// Refuses a time for which this store keeps no lock, before anything is sent.
     pub(crate) fn check_ttl(&self, what: &'static str, ttl: Ttl) -> Result<()> {
         let can = self.store.capabilities();

@@ -84,9 +84,7 @@ impl<T> Cell<T> {
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn get(&self) -> Result<Option<T>> {
-        let terms = self.place.terms()?;
-        let store = self.place.store("a cell")?;
-        let kept = self.place.client.in_time(store.read(&terms.key)).await?;
+        let kept = self.place.read().await?;
         kept.map(|kept| self.read(kept.value.into())).transpose()
     }
 
@@ -189,29 +187,26 @@ impl<T> Cell<T> {
         let terms = self.place.terms()?;
         let value = value.map(|value| self.encoded(value)).transpose()?;
         let write = Write { when, value, ttl: terms.ttl };
-        let store = self.place.store("a cell")?;
-        let name = terms.key.name();
-        match self.place.changing(name, store.write(&terms.key, &write)).await? {
+        match self.place.write(&write).await? {
             Written::Written => Ok(true),
             Written::Not => Ok(false),
             Written::Stale(newer) => {
                 // Only what has a fence is asked for one.
                 let When::Fenced { fence, .. } = write.when else { return Ok(false) };
-                Err(Error::Stale { name: name.clone(), fence, newer })
+                Err(Error::Stale { name: terms.key.name().clone(), fence, newer })
             }
         }
     }
 
     async fn put_where(&self, current: &T, new: Option<&T>) -> Result<bool> {
-        let terms = self.place.terms()?;
+        self.place.terms()?;
         let mut as_written = (self.codec.encode)(current)?.into_owned();
         loop {
             if self.put(When::Is(as_written.clone()), new).await? {
                 return Ok(true);
             }
             // Another program may write the same in another way.
-            let store = self.place.store("a cell")?;
-            match self.place.client.in_time(store.read(&terms.key)).await? {
+            match self.place.read().await? {
                 Some(kept) if kept.value != as_written && (self.codec.is_equal)(&kept.value, current) => {
                     as_written = kept.value;
                 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Place;
-use super::store::{When, Write};
+use super::store::Write;
+use super::{Place, unknown};
 use crate::error::{Error, Result};
 
 /// A number that many add to, from [`Cells::counter`](super::Cells::counter).
@@ -50,9 +50,9 @@ impl Counter {
     /// # Cancel safety
     /// Dropped before its end, it has been added or it has not.
     pub async fn add(&self, by: i64) -> Result<i64> {
-        let terms = self.place.terms()?;
-        let store = self.place.store("a counter")?;
-        self.place.changing(terms.key.name(), store.add(&terms.key, by, terms.ttl)).await
+        let (terms, store) = self.place.open()?;
+        let sum = self.place.client.in_time(store.add(&terms.key, by, terms.ttl)).await;
+        sum.map_err(|error| unknown(terms.key.name(), error))
     }
 
     /// What it comes to now.
@@ -60,12 +60,10 @@ impl Counter {
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn get(&self) -> Result<i64> {
-        let terms = self.place.terms()?;
-        let store = self.place.store("a counter")?;
-        let Some(kept) = self.place.client.in_time(store.read(&terms.key)).await? else { return Ok(0) };
+        let Some(kept) = self.place.read().await? else { return Ok(0) };
         let number = std::str::from_utf8(&kept.value).ok().and_then(|text| text.parse().ok());
         let why = "what is kept under its name is no number; remove that, or choose another name";
-        number.ok_or_else(|| Error::invalid("counter", terms.key.name(), why))
+        number.ok_or(Error::invalid("counter", self.place.terms()?.key.name(), why))
     }
 
     /// Removes it: the next who adds makes it anew.
@@ -73,10 +71,7 @@ impl Counter {
     /// # Cancel safety
     /// Dropped before its end, it has happened or it has not; it can be repeated.
     pub async fn reset(&self) -> Result<()> {
-        let terms = self.place.terms()?;
-        let write = Write { when: When::Always, value: None, ttl: None };
-        let store = self.place.store("a counter")?;
-        self.place.changing(terms.key.name(), store.write(&terms.key, &write)).await.map(drop)
+        self.place.write(&Write::REMOVE).await.map(drop)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::ttl::Ttl;
 use cell::Cell;
 use counter::Counter;
 use script::Script;
-use store::{CellStore, Key, Kind};
+use store::{CellStore, Kept, Key, Kind, Write, Written};
 
 /// What needs no lock, from [`Locks::cells`](crate::Locks::cells).
 ///
@@ -59,7 +59,7 @@ impl Cells {
     ///
     /// A name that is not valid is reported when it is used.
     pub fn counter(&self, name: impl IntoName) -> Counter {
-        Counter::new(self.place(Kind::Counter, name))
+        Counter::new(Place::new(&self.client, "a counter", Kind::Counter, name.into_name()))
     }
 
     /// A value of any type that serde knows, kept as JSON.
@@ -67,14 +67,14 @@ impl Cells {
     /// A name that is not valid is reported when it is used.
     #[cfg(feature = "json")]
     pub fn cell<T: Serialize + DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
-        Cell::json(self.place(Kind::Cell, name))
+        Cell::json(self.cell_place(name))
     }
 
     /// A value that is just bytes.
     ///
     /// A name that is not valid is reported when it is used.
     pub fn bytes(&self, name: impl IntoName) -> Cell<Vec<u8>> {
-        Cell::bytes(self.place(Kind::Cell, name))
+        Cell::bytes(self.cell_place(name))
     }
 
     /// A script of your own, in Lua, which the server runs in one step. On a Redis store only.
@@ -82,9 +82,8 @@ impl Cells {
         Script::new(self.client.clone(), source.into())
     }
 
-    fn place(&self, kind: Kind, name: impl IntoName) -> Place {
-        let key = name.into_name().map(|name| Key::new(kind, name));
-        Place { client: self.client.clone(), terms: key.map(|key| Terms { key, ttl: None }) }
+    fn cell_place(&self, name: impl IntoName) -> Place {
+        Place::new(&self.client, "a cell", Kind::Cell, name.into_name())
     }
 }
 
@@ -93,33 +92,46 @@ debug_parts!(Cells:);
 /// Where a value is, and how long what is written there lasts.
 #[derive(Clone)]
 pub(crate) struct Place {
-    client: Arc<Client>,
-    terms: Result<Terms>,
+    pub(crate) client: Arc<Client>,
+    /// What uses it, for the error of a store that keeps no values.
+    what: &'static str,
+    pub(crate) terms: Result<Terms>,
 }
 
 #[derive(Clone)]
-struct Terms {
-    key: Key,
-    ttl: Option<Ttl>,
+pub(crate) struct Terms {
+    pub(crate) key: Key,
+    pub(crate) ttl: Option<Ttl>,
 }
 
 impl Place {
-    fn ttl(&mut self, time: Duration) {
+    pub(crate) fn new(client: &Arc<Client>, what: &'static str, kind: Kind, name: Result<Name>) -> Self {
+        let terms = name.map(|name| Terms { key: Key::new(kind, name), ttl: None });
+        Place { client: client.clone(), what, terms }
+    }
+
+    pub(crate) fn ttl(&mut self, time: Duration) {
         change_valid(&mut self.terms, |terms| Ttl::new(time).map(|ttl| terms.ttl = Some(ttl)));
     }
 
-    fn terms(&self) -> Result<&Terms> {
+    pub(crate) fn terms(&self) -> Result<&Terms> {
         self.terms.as_ref().map_err(Clone::clone)
     }
 
-    fn store(&self, what: &'static str) -> Result<&dyn CellStore> {
-        self.client.check_open()?;
-        self.client.cells(what)
+    /// The terms, if they are valid, and the store, while the client is open.
+    pub(crate) fn open(&self) -> Result<(&Terms, &dyn CellStore)> {
+        Ok((self.terms()?, self.client.open_cells(self.what)?))
     }
 
-    /// A call that changes something: where no answer comes, what has become of it is not known.
-    async fn changing<T>(&self, name: &Name, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.client.in_time(call).await.map_err(|error| unknown(name, error))
+    async fn read(&self) -> Result<Option<Kept>> {
+        let (terms, store) = self.open()?;
+        self.client.in_time(store.read(&terms.key)).await
+    }
+
+    async fn write(&self, write: &Write) -> Result<Written> {
+        let (terms, store) = self.open()?;
+        let written = self.client.in_time(store.write(&terms.key, write)).await;
+        written.map_err(|error| unknown(terms.key.name(), error))
     }
 
     fn show(&self, as_what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {

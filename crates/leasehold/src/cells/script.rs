@@ -95,8 +95,7 @@ impl Call {
         let keys = self.keys.as_ref().map_err(Clone::clone)?;
         one_slot(keys)?;
         let client = &self.script.client;
-        client.check_open()?;
-        let store = client.cells("scripts")?;
+        let store = client.open_cells("scripts")?;
         let answer = client.in_time(store.run(&self.script.source, keys, &self.args)).await?;
         R::from_answer(answer).ok_or_else(|| {
             Error::invalid("answer of a script", "…", "it is not of the type that was asked for")

@@ -232,6 +232,11 @@ pub struct Write {
     pub ttl: Option<Ttl>,
 }
 
+impl Write {
+    /// Removes the value, whatever it is.
+    pub(crate) const REMOVE: Write = Write { when: When::Always, value: None, ttl: None };
+}
+
 /// A condition of a [`Write`].
 #[derive(Clone, PartialEq, Eq)]
 pub enum When {

@@ -80,7 +80,7 @@ impl<T: Send> Cell<T> {
         let (key, ttl) = (&terms.key, terms.ttl);
         let mut pause = PAUSE_MIN;
         for tries in 1..=self.tries {
-            let store = self.place.store("a cell")?;
+            let (_, store) = self.place.open()?;
             let mut planned = None;
             let mut plan = |there: Option<&[u8]>| {
                 let made = there.map(|kept| self.read(kept.into())).transpose().and_then(|there| {

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::cells::store::{CellStore, Key, Kind, When, Write, Written};
+use crate::cells::store::{CellStore, Kind, When, Write, Written};
+use crate::cells::{Place, Terms};
 use crate::clock::Deadline;
-use crate::error::{Error, Result, change_valid};
+use crate::error::{Error, Result};
 use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
 use crate::token::{Owner, Token};
-use crate::ttl::Ttl;
 
 /// For how long a latch is remembered after somebody counted down last.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
@@ -45,15 +45,8 @@ const PERSISTENCE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 #[must_use = "a latch does nothing until it is counted down or waited for"]
 pub struct Latch {
-    client: Arc<Client>,
-    settings: Result<Settings>,
-}
-
-#[derive(Clone)]
-struct Settings {
-    key: Key,
+    place: Place,
     count: u32,
-    kept_for: Ttl,
 }
 
 /// Who has counted down, by lines after the count.
@@ -67,20 +60,19 @@ impl Latch {
     pub const COUNT_MAX: u32 = 10_000;
 
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>, count: u32) -> Self {
-        let settings = name.and_then(|name| {
-            if !(1..=Latch::COUNT_MAX).contains(&count) {
+        let name = name.and_then(|name| match count {
+            1..=Latch::COUNT_MAX => Ok(name),
+            _ => {
                 let why = "a latch waits for 1 to 10,000 counts";
-                return Err(Error::invalid("count of a latch", count.to_string(), why));
+                Err(Error::invalid("count of a latch", count.to_string(), why))
             }
-            let key = Key::new(Kind::Latch, name);
-            Ok(Settings { key, count, kept_for: Ttl::new(KEPT_FOR)? })
         });
-        Latch { client, settings }
+        Latch { place: Place::new(&client, "a latch", Kind::Latch, name), count }.kept_for(KEPT_FOR)
     }
 
     /// For how long it is remembered after somebody counted down last: longer than anybody waits for it.
     pub fn kept_for(mut self, time: Duration) -> Self {
-        change_valid(&mut self.settings, |settings| Ttl::new(time).map(|ttl| settings.kept_for = ttl));
+        self.place.ttl(time);
         self
     }
 
@@ -94,7 +86,7 @@ impl Latch {
     /// # Cancel safety
     /// Dropped before its end, it has counted or it has not; nothing stays behind.
     pub async fn count_down(&self) -> Result<u32> {
-        let token = Token::fresh(&self.client.defaults.owner)?;
+        let token = Token::fresh(&self.place.client.defaults.owner)?;
         let (id, _) = token.expose().split_once('@').unwrap_or_default();
         self.count(id).await
     }
@@ -116,8 +108,8 @@ impl Latch {
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn missing(&self) -> Result<u32> {
-        let settings = self.settings.clone()?;
-        let (tally, _) = self.client.in_time(settings.read(self.store()?)).await?;
+        let (terms, store) = self.place.open()?;
+        let (tally, _) = self.place.client.in_time(self.read(terms, store)).await?;
         Ok(tally.missing())
     }
 
@@ -141,7 +133,7 @@ impl Latch {
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
     pub async fn wait_for(&self, time: Duration) -> Result<bool> {
-        self.wait_until(self.client.clock().now().plus(time)).await
+        self.wait_until(self.place.client.clock().now().plus(time)).await
     }
 
     /// Forgets who has counted: the next to count down starts a new one. Whoever waits goes on waiting, for that.
@@ -149,22 +141,17 @@ impl Latch {
     /// # Cancel safety
     /// Dropped before the answer, it may or may not have happened; it can be repeated.
     pub async fn reset(&self) -> Result<()> {
-        let settings = self.settings.clone()?;
-        let write = Write { when: When::Always, value: None, ttl: None };
-        self.client.in_time(self.store()?.write(&settings.key, &write)).await.map(drop)
-    }
-
-    fn store(&self) -> Result<&dyn CellStore> {
-        self.client.check_open()?;
-        self.client.cells("a latch")
+        let (terms, store) = self.place.open()?;
+        self.place.client.in_time(store.write(&terms.key, &Write::REMOVE)).await.map(drop)
     }
 
     async fn count(&self, id: &str) -> Result<u32> {
-        let settings = self.settings.clone()?;
-        let clock = self.client.clock();
+        let client = &self.place.client;
+        let clock = client.clock();
         let give_up = clock.now().plus(PERSISTENCE);
         loop {
-            match self.client.in_time(settings.count(self.store()?, id)).await {
+            let (terms, store) = self.place.open()?;
+            match client.in_time(self.try_count(terms, store, id)).await {
                 Ok(Some(missing)) => return Ok(missing),
                 // Somebody else was quicker.
                 Ok(None) => {}
@@ -177,15 +164,15 @@ impl Latch {
     }
 
     async fn wait_until(&self, until: Deadline) -> Result<bool> {
-        let settings = self.settings.clone()?;
-        let clock = self.client.clock();
+        let client = &self.place.client;
+        let clock = client.clock();
         loop {
-            let store = self.store()?;
-            let looked = match self.client.in_time(settings.read(store)).await {
+            let (terms, store) = self.place.open()?;
+            let looked = match client.in_time(self.read(terms, store)).await {
                 Ok((tally, _)) if tally.missing() == 0 => return Ok(true),
                 Ok(_) if clock.now() >= until => return Ok(false),
                 Ok((_, value)) => {
-                    self.client.while_open(store.changed(&settings.key, value.as_deref(), until)).await
+                    client.while_open(store.changed(&terms.key, value.as_deref(), until)).await
                 }
                 Err(error) => Err(error),
             };
@@ -198,22 +185,21 @@ impl Latch {
             }
         }
     }
-}
 
-impl Settings {
     /// What is there, and as it is written.
-    async fn read(&self, store: &dyn CellStore) -> Result<(Tally, Option<Vec<u8>>)> {
-        let Some(kept) = store.read(&self.key).await? else {
+    async fn read(&self, terms: &Terms, store: &dyn CellStore) -> Result<(Tally, Option<Vec<u8>>)> {
+        let key = &terms.key;
+        let Some(kept) = store.read(key).await? else {
             return Ok((Tally { count: self.count, ids: Vec::new() }, None));
         };
         let tally = Tally::parse(&kept.value).ok_or_else(|| {
             let why = "something else is kept under its name; remove that, or choose another name";
-            Error::invalid("latch", self.key.to_string(), why)
+            Error::invalid("latch", key.to_string(), why)
         })?;
         if tally.count != self.count {
             let why = format!(
                 "`{}` was made for {}; all who use it have to say the same",
-                self.key.name(),
+                key.name(),
                 tally.count
             );
             return Err(Error::invalid("count of a latch", self.count.to_string(), why));
@@ -222,16 +208,16 @@ impl Settings {
     }
 
     /// How many are missing then; nothing where somebody came between.
-    async fn count(&self, store: &dyn CellStore, id: &str) -> Result<Option<u32>> {
-        let (mut tally, before) = self.read(store).await?;
+    async fn try_count(&self, terms: &Terms, store: &dyn CellStore, id: &str) -> Result<Option<u32>> {
+        let (mut tally, before) = self.read(terms, store).await?;
         // An answer that was lost on its way is found here, and so is one that comes again.
         if tally.missing() == 0 || tally.ids.iter().any(|known| known == id) {
             return Ok(Some(tally.missing()));
         }
         tally.ids.push(id.to_owned());
         let when = before.map_or(When::Absent, When::Is);
-        let write = Write { when, value: Some(tally.to_string().into_bytes()), ttl: Some(self.kept_for) };
-        Ok(match store.write(&self.key, &write).await? {
+        let write = Write { when, value: Some(tally.to_string().into_bytes()), ttl: terms.ttl };
+        Ok(match store.write(&terms.key, &write).await? {
             Written::Written => Some(tally.missing()),
             Written::Not | Written::Stale(_) => None,
         })
@@ -260,8 +246,8 @@ impl fmt::Display for Tally {
 impl fmt::Debug for Latch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Latch");
-        match &self.settings {
-            Ok(settings) => out.field("name", settings.key.name()).field("count", &settings.count),
+        match &self.place.terms {
+            Ok(terms) => out.field("name", terms.key.name()).field("count", &self.count),
             Err(error) => out.field("invalid", error),
         };
         out.finish_non_exhaustive()

@@ -146,8 +146,7 @@ impl Loading {
 impl LoadMarker {
     async fn write(&self, write: &Write) -> Result<bool> {
         let client = &self.client;
-        client.check_open()?;
-        let written = client.in_time(client.cells(super::WHAT)?.write(&self.key.cell, write)).await?;
+        let written = client.in_time(client.open_cells(super::WHAT)?.write(&self.key.cell, write)).await?;
         Ok(written == Written::Written)
     }
 
@@ -178,8 +177,7 @@ impl Drop for LoadMarker {
 
 /// Reads what the store keeps under the key.
 pub(super) async fn read(client: &Client, key: &CacheKey) -> Result<Snapshot> {
-    client.check_open()?;
     let asked = client.clock().now();
-    let kept = client.in_time(client.cells(super::WHAT)?.read(&key.cell)).await?;
+    let kept = client.in_time(client.open_cells(super::WHAT)?.read(&key.cell)).await?;
     Snapshot::new(kept, key, asked)
 }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::cells::codec::Codec;
-use crate::cells::store::{When, Write};
+use crate::cells::store::Write;
 use crate::error::{Error, Result, change_valid};
 use crate::locks::Client;
 use crate::name::Name;
@@ -269,17 +269,15 @@ impl<T> Cache<T> {
     /// Dropped before the answer, the value may or may not have been removed; the call can be repeated.
     pub async fn invalidate(&self, key: impl AsRef<[u8]>) -> Result<()> {
         let call = self.call(key.as_ref(), Wanted::Value, None)?;
-        let write = Write { when: When::Always, value: None, ttl: None };
         let client = &self.client;
-        client.in_time(client.cells(WHAT)?.write(&call.key.cell, &write)).await.map(drop)
+        client.in_time(client.cells(WHAT)?.write(&call.key.cell, &Write::REMOVE)).await.map(drop)
     }
 
     /// Checks everything before a request is sent.
     fn call(&self, key: &[u8], wanted: Wanted, ttl: Option<Duration>) -> Result<Call<'_, T>> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         let client = &self.client;
-        client.check_open()?;
-        client.cells(WHAT)?;
+        client.open_cells(WHAT)?;
         let can = client.store.capabilities();
         if !can.fenced {
             let why = "it has no fences to tell one loader from the next";

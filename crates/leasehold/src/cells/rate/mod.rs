@@ -6,7 +6,7 @@ pub(crate) mod line;
 
 use std::time::Duration;
 
-use crate::cells::store::{CellStore, Key, Kind};
+use crate::cells::store::{Key, Kind};
 use crate::clock::Deadline;
 use crate::debug::debug_parts;
 #[cfg(doc)]
@@ -117,7 +117,7 @@ impl RateLimit {
     /// Dropped before its end, it may have been taken; nothing else stays behind.
     pub async fn take(&self, weight: u32) -> Result<Taken> {
         let (key, limit) = self.checked(weight)?;
-        self.client.in_time(self.store()?.take(&key, &limit, weight)).await
+        self.client.in_time(self.client.open_cells(WHAT)?.take(&key, &limit, weight)).await
     }
 
     /// Waits until so much may be had, however long that takes, and takes it.
@@ -154,7 +154,7 @@ impl RateLimit {
     async fn wait_until(&self, weight: u32, until: Deadline) -> Result<Taken> {
         let (key, limit) = self.checked(weight)?;
         let clock = self.client.clock();
-        self.store()?;
+        self.client.open_cells(WHAT)?;
         let mut stand = self.client.lines.join(&self.client, key, limit, weight, until);
         let answer = clock.until(until, stand.answer());
         if let Some(taken) = self.client.while_open(async { Ok(answer.await) }).await? {
@@ -164,11 +164,6 @@ impl RateLimit {
             Some(refused) => Ok(refused),
             None => stand.answer().await,
         }
-    }
-
-    fn store(&self) -> Result<&dyn CellStore> {
-        self.client.check_open()?;
-        self.client.cells(WHAT)
     }
 
     fn checked(&self, weight: u32) -> Result<(Key, Limit)> {
