@@ -145,19 +145,12 @@ impl Events {
     }
 
     pub(crate) fn emit(&self, event: Event) {
-        record(&event);
-        if let Some(line) = &self.hook {
-            line.send(event);
-        }
+        self.emit_from(event, false);
     }
 
-    /// A loss. One that the user brought about by closing the client is no error to the log.
-    pub(crate) fn lost(&self, names: &Names, fence: Fence, reason: Loss, held: Duration, is_closed: bool) {
-        let event = Event::Lost { names: names.clone(), fence, reason, held };
-        match reason {
-            Loss::Closed if is_closed => record_closed(names, fence, held),
-            _ => record(&event),
-        }
+    /// As [`emit`](Events::emit), of a client that its user may have closed.
+    pub(crate) fn emit_from(&self, event: Event, is_closed: bool) {
+        record(&event, is_closed);
         if let Some(line) = &self.hook {
             line.send(event);
         }
@@ -220,13 +213,8 @@ impl HookLine {
     }
 }
 
-fn record_closed(names: &Names, fence: Fence, held: Duration) {
-    metrics::counter!("leasehold_lost_total", "reason" => Loss::Closed.as_str()).increment(1);
-    metrics::histogram!("leasehold_hold_seconds").record(held);
-    tracing::info!(%names, %fence, ?held, "given back, since the client was closed");
-}
-
-pub(crate) fn record(event: &Event) {
+/// A loss that the user brought about by closing the client is no error to the log.
+pub(crate) fn record(event: &Event, is_closed: bool) {
     match event {
         Event::Acquired { names, fence, waited, passed } => {
             metrics::counter!("leasehold_acquired_total").increment(1);
@@ -263,7 +251,12 @@ pub(crate) fn record(event: &Event) {
         Event::Lost { names, fence, reason, held } => {
             metrics::counter!("leasehold_lost_total", "reason" => reason.as_str()).increment(1);
             metrics::histogram!("leasehold_hold_seconds").record(*held);
-            tracing::error!(%names, %fence, reason = reason.as_str(), ?held, "lease lost");
+            match reason {
+                Loss::Closed if is_closed => {
+                    tracing::info!(%names, %fence, ?held, "given back, since the client was closed");
+                }
+                _ => tracing::error!(%names, %fence, reason = reason.as_str(), ?held, "lease lost"),
+            }
         }
         Event::CleanupFailed { names, why } => {
             metrics::counter!("leasehold_cleanup_failures_total").increment(1);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::cleanup::Withdrawal;
 use crate::clock::Deadline;
+use crate::event::Event;
 use crate::fence::Fence;
 use crate::lease::state::LeaseState;
 use crate::sync::{Arc, Ordering};
@@ -158,8 +159,8 @@ impl LeaseState {
     pub(crate) fn report_loss(&self, reason: Loss, fence: Fence) {
         if !self.is_loss_reported.swap(true, Ordering::AcqRel) {
             let held = self.clock().now().since(self.granted_at);
-            let is_closed = self.client.closing.is_closed();
-            self.client.events.lost(self.names(), fence, reason, held, is_closed);
+            let event = Event::Lost { names: self.names().clone(), fence, reason, held };
+            self.client.events.emit_from(event, self.client.closing.is_closed());
         }
     }
 

@@ -276,7 +276,7 @@ impl Fleet {
         };
         match lock(&self.events).clone() {
             Some(events) => events.emit(event),
-            None => crate::event::record(&event),
+            None => crate::event::record(&event, false),
         }
     }
 }
