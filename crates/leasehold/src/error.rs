@@ -206,6 +206,11 @@ impl Error {
         Error::Unknown { names: names.clone(), what, why: why.to_string() }
     }
 
+    /// Becomes [`Error::Unknown`] if the request may have been executed.
+    pub(crate) fn or_unknown(self, names: &Names, what: &'static str) -> Self {
+        if self.is_outcome_unknown() { Error::unknown(names, what, self) } else { self }
+    }
+
     /// Whether the request may have been executed although no answer came.
     ///
     /// True for exactly the errors after which a clean-up is owed.

@@ -92,9 +92,7 @@ impl Lease {
 
     async fn convert(self, to: Share, what: &'static str) -> Result<Upgrade> {
         let (client, state) = (self.client().clone(), self.proof.state.clone());
-        if let Some(reason) = self.loss() {
-            return Err(Error::lost(self.names(), reason));
-        }
+        self.check_held(client.clock().now())?;
         match self.share() {
             share if share == to => return Ok(Upgrade::Granted(self)),
             Share::Exclusive | Share::Shared => {}
@@ -113,9 +111,7 @@ impl Lease {
         let enough = client.clock().now().plus(ANSWER_MAX).min(state.valid_until());
         let answer = client.clock().until(enough, client.store.convert(&state.ticket, to)).await;
         // An answer that comes after the deadline comes too late, and the claim is being withdrawn.
-        if let Some(reason) = state.loss() {
-            return Err(Error::lost(self.names(), reason));
-        }
+        state.check_held()?;
         match answer {
             Some(Ok(Converted::Converted(grant))) => self.converted(grant, to),
             Some(Ok(Converted::Refused)) => {
@@ -128,9 +124,8 @@ impl Lease {
                 state.end(Loss::Deleted, Then::Withdraw);
                 Err(state.lost_before())
             }
-            Some(Err(error)) if !error.is_outcome_unknown() => Err(error),
-            Some(Err(error)) => Err(Error::unknown(self.names(), what, error)),
-            None => Err(Error::unknown(self.names(), what, client.no_answer())),
+            Some(Err(error)) => Err(error.or_unknown(self.names(), what)),
+            None => Err(client.no_answer().or_unknown(self.names(), what)),
         }
     }
 

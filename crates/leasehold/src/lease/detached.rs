@@ -167,7 +167,7 @@ impl Detached {
             Ok(()) if self.remaining().is_zero() => {
                 Err(Error::unknown(self.names(), "extend", "it was answered after the new deadline"))
             }
-            answer => answer.map_err(|error| self.or_unknown("extend", error)),
+            answer => answer.map_err(|error| error.or_unknown(self.names(), "extend")),
         }
     }
 
@@ -216,7 +216,7 @@ impl Detached {
                 if !error.is_outcome_unknown() {
                     self.let_live();
                 }
-                Err(self.or_unknown("release detached", error))
+                Err(error.or_unknown(self.names(), "release detached"))
             }
         }
     }
@@ -283,7 +283,7 @@ impl Detached {
                 self.let_live();
                 Err(self.report_lost(reason))
             }
-            Err(error) => Err(self.or_unknown("detach", error)),
+            Err(error) => Err(error.or_unknown(self.names(), "detach")),
         }
     }
 
@@ -344,11 +344,6 @@ impl Detached {
                 Err(Error::lost(self.names(), if reason == Loss::Deleted { Loss::Gone } else { reason }))
             }
         }
-    }
-
-    /// An error after which the outcome of `what` is unknown becomes [`Error::Unknown`].
-    fn or_unknown(&self, what: &'static str, error: Error) -> Error {
-        if error.is_outcome_unknown() { Error::unknown(self.names(), what, error) } else { error }
     }
 
     /// Of one that was kept until now: the loss of that is an event.

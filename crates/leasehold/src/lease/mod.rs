@@ -75,6 +75,10 @@ impl Proof {
         self.loss_at(self.state.client.clock().now())
     }
 
+    fn check_held(&self, now: Deadline) -> Result<()> {
+        self.loss_at(now).map_or(Ok(()), |reason| Err(Error::lost(self.names(), reason)))
+    }
+
     fn loss_at(&self, now: Deadline) -> Option<Loss> {
         match self.state.has_in_hand(self.fence) {
             true => self.state.loss_at(now),
@@ -229,9 +233,7 @@ impl Lease {
     /// Dropped before the answer, the lock is given back in the background.
     pub async fn release(mut self) -> Result<()> {
         let now = self.clock().now();
-        if let Some(reason) = self.proof.loss_at(now) {
-            return Err(Error::lost(self.names(), reason));
-        }
+        self.check_held(now)?;
         if self.pass_on(now) {
             return Ok(());
         }
@@ -357,9 +359,7 @@ impl Lease {
 
     /// Ends the lease. The caller owns the claim from now on.
     fn end_and_keep(&self) -> Result<()> {
-        if let Some(reason) = self.loss() {
-            return Err(Error::lost(self.names(), reason));
-        }
+        self.check_held(self.clock().now())?;
         let state = &self.proof.state;
         state.let_go();
         if state.end(Loss::Released, Then::Keep) { Ok(()) } else { Err(state.lost_before()) }

@@ -204,17 +204,10 @@ impl LeaseState {
 
     /// Renews now, for this TTL from now on.
     pub(crate) async fn extend(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
-        if let Some(reason) = self.loss() {
-            return Err(Error::lost(self.names(), reason));
-        }
+        self.check_held()?;
         let answer = self.renew_now(ttl).await;
-        if let Some(reason) = self.loss() {
-            return Err(Error::lost(self.names(), reason));
-        }
-        answer.map_err(|error| match error.is_outcome_unknown() {
-            true => Error::unknown(self.names(), "extend", error),
-            false => error,
-        })
+        self.check_held()?;
+        answer.map_err(|error| error.or_unknown(self.names(), "extend"))
     }
 
     /// Asks the store to renew, and applies its answer if it comes before the deadline.
@@ -230,6 +223,11 @@ impl LeaseState {
             self.client.renewer.schedule(self);
         }
         Ok(())
+    }
+
+    /// Fails if the lease has ended.
+    pub(crate) fn check_held(self: &Arc<Self>) -> Result<()> {
+        self.loss().map_or(Ok(()), |reason| Err(Error::lost(self.names(), reason)))
     }
 
     /// The error of a caller that could not end the lease because it had ended already.
