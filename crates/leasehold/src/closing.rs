@@ -2,7 +2,7 @@
 
 use tokio::sync::Notify;
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, notified_until};
 
 /// How far the shutdown is, for those who wait; and what is held or under way, for whoever shuts the client down.
 #[derive(Default)]
@@ -10,7 +10,7 @@ pub(crate) struct Closing {
     draining: AtomicBool,
     closed: AtomicBool,
     /// Rung when the client is closed.
-    pub(crate) rung: std::sync::Arc<Notify>,
+    rung: std::sync::Arc<Notify>,
     /// Rung when no new lock is granted any more: the client is drained or closed.
     refuses: std::sync::Arc<Notify>,
     /// How many leases this client holds, and how many of its releases are under way.
@@ -63,15 +63,12 @@ impl Closing {
 
     /// Ends when this client holds no lease and no release is under way.
     pub(crate) async fn unused(&self) {
-        loop {
-            // Listens first and looks then, or an end in between would go unheard.
-            let mut unused = std::pin::pin!(self.unused.notified());
-            unused.as_mut().enable();
-            if self.in_use.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            unused.await;
-        }
+        notified_until(&self.unused, || (self.in_use.load(Ordering::Acquire) == 0).then_some(())).await;
+    }
+
+    /// Ends when the client is closed.
+    pub(crate) async fn closed(&self) {
+        notified_until(&self.rung, || self.is_closed().then_some(())).await;
     }
 
     /// Grants no new lock from now on, and tells those who wait for one.

@@ -2,7 +2,6 @@
 //! cleanup task and its local queues.
 
 use std::fmt;
-use std::pin::pin;
 use std::time::Duration;
 
 use crate::acquire::{LocalQueues, Request};
@@ -368,14 +367,11 @@ impl Client {
 
     /// Does the work, and ends it with [`Error::Closed`] when the client is closed.
     pub(crate) async fn while_open<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        // Registers first and checks then, or it would miss a closing in between.
-        let mut closed = pin!(self.closing.rung.notified());
-        closed.as_mut().enable();
         self.check_open()?;
         tokio::select! {
             biased;
             answer = work => answer,
-            () = closed => Err(Error::Closed),
+            () = self.closing.closed() => Err(Error::Closed),
         }
     }
 

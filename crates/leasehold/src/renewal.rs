@@ -21,7 +21,7 @@ use crate::event::{Event, Loss};
 use crate::lease::state::LeaseState;
 use crate::loss::Then;
 use crate::store::{Notice, NoticeReceiver, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, spawn};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, notified_until, spawn};
 use crate::ttl::Ttl;
 
 /// What the client and its renewal task share.
@@ -125,11 +125,7 @@ impl Renewer {
 
     /// Returns when the closed task has ended: from then on it declares no loss.
     pub(crate) async fn ended(&self) {
-        let mut end = std::pin::pin!(self.end.notified());
-        end.as_mut().enable();
-        if !self.ended.load(Ordering::Acquire) {
-            end.await;
-        }
+        notified_until(&self.end, || self.ended.load(Ordering::Acquire).then_some(())).await;
     }
 
     fn put(&self, state: &Arc<LeaseState>, when: Deadline) {

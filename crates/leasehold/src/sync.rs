@@ -13,11 +13,29 @@ pub(crate) use shuttle::sync::{
     atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 
+use tokio::sync::Notify;
+
 use crate::error::Result;
 
 /// Locks, also after a panic of another thread: no critical section here leaves a half-made change behind.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Returns what `check` finds. It is called at once, and after each notification.
+///
+/// # Cancel safety
+/// Can be dropped at any time.
+pub(crate) async fn notified_until<T>(notify: &Notify, mut check: impl FnMut() -> Option<T>) -> T {
+    loop {
+        // Registers first and checks then, or it would miss a notification in between.
+        let mut notified = std::pin::pin!(notify.notified());
+        notified.as_mut().enable();
+        if let Some(found) = check() {
+            return found;
+        }
+        notified.await;
+    }
 }
 
 /// Starts one of a client's own tasks.

@@ -2,7 +2,6 @@
 //!
 //! What is shared lives in this client: to the store, and to everybody else, an owner holds a name once.
 
-use std::pin::pin;
 use std::sync::{Arc as StdArc, Weak};
 
 use tokio::sync::Notify;
@@ -14,7 +13,7 @@ use crate::lease::{Lease, Proof, deref_to_proof};
 use crate::locks::Client;
 use crate::name::{IntoName, Name};
 use crate::store::registry::{Entry, Registry};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, lock, notified_until};
 use crate::token::Owner;
 
 /// An owner under whose name a lock that is held already may be taken again: what [`Locks::owner`](crate::Locks::owner) gives.
@@ -188,15 +187,7 @@ pub(crate) struct Place {
 impl Entry<(Owner, Name), Place> {
     /// Waits until the owner holds it, and is one more.
     async fn joined(&self) -> CountedLease {
-        loop {
-            // Listens first and looks then, or a lease in between would go unheard.
-            let mut begun = pin!(self.begun.notified());
-            begun.as_mut().enable();
-            if let Some(lease) = self.join() {
-                return lease;
-            }
-            begun.await;
-        }
+        notified_until(&self.begun, || self.join()).await
     }
 
     /// One more, where the owner holds it.

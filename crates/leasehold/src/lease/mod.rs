@@ -21,7 +21,7 @@ use crate::fence::Fence;
 use crate::locks::Client;
 use crate::loss::Then;
 use crate::name::Name;
-use crate::sync::Arc;
+use crate::sync::{Arc, notified_until};
 use crate::ttl::Ttl;
 
 /// How long a release waits for its answer before the cleanup task takes over.
@@ -94,13 +94,10 @@ impl Proof {
     pub async fn lost(&self) -> Loss {
         let state = &self.state;
         loop {
-            let mut ended = std::pin::pin!(state.ended.notified());
-            // Registers before it checks, or it would miss an end in between.
-            ended.as_mut().enable();
-            if let Some(loss) = self.loss() {
+            let ended = notified_until(&state.ended, || self.loss());
+            if let Some(loss) = state.clock().until(state.valid_until(), ended).await {
                 return loss;
             }
-            state.clock().until(state.valid_until(), ended).await;
         }
     }
 

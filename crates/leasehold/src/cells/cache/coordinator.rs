@@ -15,7 +15,7 @@ use super::key::CacheKey;
 use super::load::{LoadTurn, read};
 use super::single_flight::{Flight, LoadEnd, News, Told};
 use crate::clock::Deadline;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kinds::mutex::Mutex;
 use crate::locks::Client;
 use crate::sync::Arc;
@@ -36,21 +36,14 @@ pub(super) struct Coordinator {
 impl Coordinator {
     pub(super) async fn run(mut self) {
         let (client, flight, news) = (self.client.clone(), self.flight.clone(), self.news.clone());
-        // Registers first and checks then, or it would miss a closing in between.
-        let mut closed = pin!(client.closing.rung.notified());
-        closed.as_mut().enable();
-        let mut value = pin!(self.value());
+        let mut value = pin!(client.while_open(self.value()));
         let told = loop {
-            if let Err(error) = client.check_open() {
-                break Err(error);
-            }
             tokio::select! {
                 biased;
                 () = news.closed() => if flight.end_if_unused(&news) {
                     return;
                 },
                 told = &mut value => break told,
-                () = &mut closed => break Err(Error::Closed),
             }
         };
         flight.end(&news, told);
