@@ -38,6 +38,9 @@ use crate::ttl::Ttl;
 
 /// A client of a store: what [`connect`](crate::connect) gives.
 ///
+/// Making a lock sends nothing. A name, an owner or an option that is not valid is reported when the lock is asked for. A lock
+/// can be kept, cloned and asked for any number of times; the futures it gives do not borrow it.
+///
 /// Clones are the same client. Its tasks end when the last clone, the last lease (detached ones in hand included) and
 /// the last proof are gone.
 #[derive(Clone)]
@@ -91,30 +94,22 @@ impl Locks {
     }
 
     /// A lock that one holder at a time has.
-    ///
-    /// A name that is not valid is reported when the lock is asked for.
     pub fn mutex(&self, name: impl IntoName) -> Mutex {
         Mutex::new(self.client.clone(), name.into_name())
     }
 
     /// A lock that many readers hold together, or one writer alone.
-    ///
-    /// A name that is not valid is reported when the lock is asked for.
     pub fn rwlock(&self, name: impl IntoName) -> RwLock {
         RwLock::new(self.client.clone(), name.into_name())
     }
 
     /// So many permits, and no more, for all who use this name. [Each claim is judged by its own limit](Semaphore), so they
     /// should all say the same.
-    ///
-    /// A name or a limit that is not valid is reported when permits are asked for.
     pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
         Semaphore::new(self.client.clone(), name.into_name(), limit)
     }
 
     /// A gate that is closed until so many have counted down.
-    ///
-    /// A name or a count that is not valid is reported when it is used.
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch::new(self.client.clone(), name.into_name(), count)
     }
@@ -125,37 +120,27 @@ impl Locks {
     }
 
     /// So much in such a time, for all who use the name.
-    ///
-    /// A name or a limit that is not valid is reported when something is taken.
     pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
         RateLimit::new(self.client.clone(), name.into_name())
     }
 
     /// Several names at once, all or none, on one lease.
-    ///
-    /// Names that are not valid are reported when they are asked for.
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         let names: Result<Vec<Name>> = names.into_iter().map(IntoName::into_name).collect();
         All::new(self.client.clone(), names.and_then(Names::new))
     }
 
     /// At most one run per [period](Once::per), in the whole fleet.
-    ///
-    /// A name that is not valid is reported when a run is asked for.
     pub fn once(&self, name: impl IntoName) -> Once {
         Once::new(self.client.clone(), name.into_name())
     }
 
     /// One leader at a time among those who campaign, for a term.
-    ///
-    /// A name that is not valid is reported when it is asked for.
     pub fn election(&self, name: impl IntoName) -> Election {
         Election::new(self.client.clone(), name.into_name())
     }
 
     /// Values that are loaded once for all who want them.
-    ///
-    /// A name that is not valid is reported when it is asked for something.
     #[cfg(not(shuttle))]
     pub fn cache(&self, name: impl IntoName) -> Cache {
         Cache::new(self.client.clone(), name.into_name())
@@ -163,8 +148,6 @@ impl Locks {
 
     /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same
     /// are the same.
-    ///
-    /// An owner that is not valid is reported when a lock is asked for.
     pub fn owner(&self, id: impl AsRef<str>) -> Scope {
         Scope::new(self.client.clone(), Owner::new(id))
     }

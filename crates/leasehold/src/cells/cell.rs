@@ -24,7 +24,8 @@ const TRIES: u32 = 32;
 /// [`Cells::bytes`](super::Cells::bytes).
 ///
 /// Each call is one step of the store. What it writes lasts as long as [`ttl`](Cell::ttl) says, counted anew with every write,
-/// and for good where nothing is said.
+/// and for good where nothing is said. Every call that writes fails as [`set`](Cell::set) does,
+/// and under a fence as [`set_fenced`](Cell::set_fenced) does.
 ///
 /// JSON is compared as such: spaces, and the order of fields, do not matter.
 ///
@@ -102,9 +103,6 @@ impl<T> Cell<T> {
 
     /// Writes it where nothing is; says whether it did.
     ///
-    /// # Errors
-    /// As [`set`](Cell::set).
-    ///
     /// # Cancel safety
     /// Dropped before its end, it has happened or it has not.
     pub async fn set_if_absent(&self, value: &T) -> Result<bool> {
@@ -112,9 +110,6 @@ impl<T> Cell<T> {
     }
 
     /// Writes `new` where `current` is; says whether it did.
-    ///
-    /// # Errors
-    /// As [`set`](Cell::set).
     ///
     /// # Cancel safety
     /// Dropped before its end, it has happened or it has not.
@@ -124,9 +119,6 @@ impl<T> Cell<T> {
 
     /// Removes it if it is this; says whether it did.
     ///
-    /// # Errors
-    /// As [`set`](Cell::set).
-    ///
     /// # Cancel safety
     /// Dropped before its end, it has happened or it has not.
     pub async fn compare_and_delete(&self, current: &T) -> Result<bool> {
@@ -134,9 +126,6 @@ impl<T> Cell<T> {
     }
 
     /// Removes it, whatever it is.
-    ///
-    /// # Errors
-    /// As [`set`](Cell::set).
     ///
     /// # Cancel safety
     /// Dropped before its end, it has happened or it has not; it can be repeated.
@@ -169,9 +158,6 @@ impl<T> Cell<T> {
     }
 
     /// Removes it unless something was written under a higher fence; the fence stays remembered.
-    ///
-    /// # Errors
-    /// As [`set_fenced`](Cell::set_fenced).
     ///
     /// # Cancel safety
     /// As [`set_fenced`](Cell::set_fenced).

@@ -30,7 +30,7 @@ use store::{CellStore, Kept, Key, Kind, Write, Written};
 /// What needs no lock, from [`Locks::cells`](crate::Locks::cells).
 ///
 /// Often the right lock is none: a number that is added to, or a value that is replaced if it is still what it was, is
-/// changed in one step by the store itself, and nobody waits for anybody.
+/// changed in one step by the store itself, and nobody waits for anybody. A name that is not valid is reported when it is used.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -56,23 +56,17 @@ impl Cells {
     }
 
     /// A number that is added to.
-    ///
-    /// A name that is not valid is reported when it is used.
     pub fn counter(&self, name: impl IntoName) -> Counter {
         Counter::new(Place::new(&self.client, "a counter", Kind::Counter, name.into_name()))
     }
 
     /// A value of any type that serde knows, kept as JSON.
-    ///
-    /// A name that is not valid is reported when it is used.
     #[cfg(feature = "json")]
     pub fn cell<T: Serialize + DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
         Cell::json(self.cell_place(name))
     }
 
     /// A value that is just bytes.
-    ///
-    /// A name that is not valid is reported when it is used.
     pub fn bytes(&self, name: impl IntoName) -> Cell<Vec<u8>> {
         Cell::bytes(self.cell_place(name))
     }

@@ -21,14 +21,7 @@ use crate::sync::Arc;
 ///
 /// **One fence** for all: it is above every fence that was given before for any of these names.
 ///
-/// | option | default | meaning |
-/// |---|---|---|
-/// | [`ttl`](All::ttl) | 30 s | how long the names outlive a dead holder |
-/// | [`wait`](All::wait) | for ever | how long [`lock`](All::lock) waits for all of them |
-/// | [`owner`](All::owner) | `host:pid` | who holds them, for people |
-/// | [`max_hold`](All::max_hold) | none | past this they are lost, however well they are renewed |
-/// | [`no_renewal`](All::no_renewal) | renewed | they end with their TTL unless [extended](Lease::extend) |
-/// | [`min_validity`](All::min_validity) | half the TTL | a grant with less left is renewed or given back |
+/// Its options are those of a [`Mutex`](crate::Mutex), with the same defaults, without `strict_order`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {

@@ -171,9 +171,7 @@ impl Latch {
             let looked = match client.in_time(self.read(terms, store)).await {
                 Ok((tally, _)) if tally.missing() == 0 => return Ok(true),
                 Ok(_) if clock.now() >= until => return Ok(false),
-                Ok((_, value)) => {
-                    client.while_open(store.changed(&terms.key, value.as_deref(), until)).await
-                }
+                Ok((_, value)) => client.while_open(store.changed(&terms.key, value.as_deref(), until)).await,
                 Err(error) => Err(error),
             };
             match looked {
@@ -197,11 +195,8 @@ impl Latch {
             Error::invalid("latch", key.to_string(), why)
         })?;
         if tally.count != self.count {
-            let why = format!(
-                "`{}` was made for {}; all who use it have to say the same",
-                key.name(),
-                tally.count
-            );
+            let why =
+                format!("`{}` was made for {}; all who use it have to say the same", key.name(), tally.count);
             return Err(Error::invalid("count of a latch", self.count.to_string(), why));
         }
         Ok((tally, Some(kept.value)))

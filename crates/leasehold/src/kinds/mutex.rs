@@ -13,9 +13,6 @@ use crate::sync::Arc;
 
 /// A lock that one holder at a time has: what [`Locks::mutex`](crate::Locks::mutex) gives.
 ///
-/// Setting it up sends nothing, and neither does a future that is not awaited; a value that is not valid is reported when the lock is asked for. It can be kept,
-/// cloned, and locked any number of times; the futures it gives do not borrow it.
-///
 /// | option | default | meaning |
 /// |---|---|---|
 /// | [`ttl`](Mutex::ttl) | 30 s | how long the lock outlives a dead holder |

@@ -97,8 +97,8 @@ macro_rules! run_methods {
 }
 pub(super) use run_methods;
 
-/// The signature and the documentation of each option, for all lock types. What an option means for one lock
-/// type in particular is in the table of that type.
+/// The signature and the documentation of each option, for all lock types. The defaults are in the table
+/// of [`Mutex`](crate::Mutex).
 macro_rules! lock_option {
     ($field:ident.ttl) => {
         /// Sets the TTL: how long the lock stays taken after its holder dies.

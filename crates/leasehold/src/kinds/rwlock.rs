@@ -21,18 +21,8 @@ use crate::sync::Arc;
 ///
 /// A writer's lease becomes a reader's, and a reader's a writer's, without a gap: [`Lease::downgrade`], [`Lease::upgrade`].
 ///
-/// Setting it up sends nothing; a value that is not valid is reported when the lock is asked for. It can be kept, cloned, and
-/// locked any number of times; the futures it gives do not borrow it.
-///
-/// | option | default | meaning |
-/// |---|---|---|
-/// | [`ttl`](RwLock::ttl) | 30 s | how long the lock outlives a dead holder |
-/// | [`wait`](RwLock::wait) | for ever | how long [`read`](RwLock::read) and [`write`](RwLock::write) wait |
-/// | [`owner`](RwLock::owner) | `host:pid` | who holds it, for people |
-/// | [`max_hold`](RwLock::max_hold) | none | past this it is lost, however well it is renewed |
-/// | [`no_renewal`](RwLock::no_renewal) | renewed | it ends with its TTL unless [extended](Lease::extend) |
-/// | [`min_validity`](RwLock::min_validity) | half the TTL | a grant with less left is renewed or given back |
-/// | [`strict_order`](RwLock::strict_order) | off | writers of one client queue one by one in the store, as readers do |
+/// Its options are those of a [`Mutex`](crate::Mutex), with the same defaults. [`strict_order`](RwLock::strict_order) concerns
+/// writers: readers queue one by one in the store in any case.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {

@@ -48,8 +48,6 @@ impl Scope {
     }
 
     /// A lock that this owner may take as often as it likes, and others not at all meanwhile.
-    ///
-    /// A name or an owner that is not valid is reported when the lock is asked for.
     pub fn mutex(&self, name: impl IntoName) -> ReentrantMutex {
         let name = name.into_name();
         let key = self.owner.clone().and_then(|owner| Ok((owner, name.clone()?)));

@@ -20,19 +20,8 @@ use crate::sync::Arc;
 ///
 /// Permits are never held beside a [`Mutex`](crate::Mutex) or an [`RwLock`](crate::RwLock) of the same name.
 ///
-/// Setting it up sends nothing; a value that is not valid is reported when permits are asked for. It can be kept, cloned, and
-/// asked any number of times; the futures it gives do not borrow it.
-///
-/// | option | default | meaning |
-/// |---|---|---|
-/// | [`fair`](Semaphore::fair) | yes | served in order of arrival |
-/// | [`barging`](Semaphore::barging) | no | served as soon as enough permits are free, past those who wait |
-/// | [`ttl`](Semaphore::ttl) | 30 s | how long permits outlive a dead holder |
-/// | [`wait`](Semaphore::wait) | for ever | how long [`acquire`](Semaphore::acquire) waits |
-/// | [`owner`](Semaphore::owner) | `host:pid` | who holds them, for people |
-/// | [`max_hold`](Semaphore::max_hold) | none | past this they are lost, however well they are renewed |
-/// | [`no_renewal`](Semaphore::no_renewal) | renewed | they end with their TTL unless [extended](Lease::extend) |
-/// | [`min_validity`](Semaphore::min_validity) | half the TTL | a grant with less left is renewed or given back |
+/// It is [`fair`](Semaphore::fair) unless set to [`barging`](Semaphore::barging). Its other options are those of a
+/// [`Mutex`](crate::Mutex), with the same defaults, without `strict_order`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
