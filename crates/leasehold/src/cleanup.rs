@@ -182,11 +182,11 @@ async fn work(store: Arc<dyn Store>, events: Events, mut jobs: mpsc::UnboundedRe
         match job {
             Some(Job::Withdraw { withdrawal, since }) => {
                 open.insert(number);
-                under_way.push(worker.run(number, withdrawal, since).boxed());
+                under_way.push(worker.run(withdrawal, since).map(move |()| number).boxed());
             }
             Some(Job::ConfirmEnd { names, fence }) => {
                 open.insert(number);
-                under_way.push(worker.confirm_end(number, names, fence).boxed());
+                under_way.push(worker.confirm_end(names, fence).map(move |()| number).boxed());
             }
             Some(Job::Report(report)) => {
                 reports.push_back((number, report));
@@ -219,7 +219,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    async fn run(&self, number: u64, withdrawal: Withdrawal, since: Deadline) -> u64 {
+    async fn run(&self, withdrawal: Withdrawal, since: Deadline) {
         let late_window = self.store.capabilities().late_window;
         let nothing_arrives_after = since.plus(late_window);
         let expired_by = nothing_arrives_after.plus(withdrawal.ttl.as_duration());
@@ -227,23 +227,21 @@ impl Worker<'_> {
         if let (Some(Released::NotHeld), true, Some(fence)) =
             (released, withdrawal.has_ended, withdrawal.ticket.fence)
         {
-            self.confirm_end(number, withdrawal.ticket.names.clone(), fence).await;
+            self.confirm_end(withdrawal.ticket.names.clone(), fence).await;
         }
         if withdrawal.late && !late_window.is_zero() {
             self.store.clock().sleep_until(nothing_arrives_after).await;
             self.release_until_answered(&withdrawal, expired_by).await;
         }
-        number
     }
 
     /// If a confirmation is lost, the operator who waits for it waits until the lease has expired.
-    async fn confirm_end(&self, number: u64, names: Names, fence: Fence) -> u64 {
+    async fn confirm_end(&self, names: Names, fence: Fence) {
         let clock = self.store.clock();
         let enough = clock.now().plus(CONFIRM_MAX);
         if let Some(Err(error)) = clock.until(enough, self.store.confirm_end(&names, fence)).await {
             tracing::debug!(%names, %error, "nobody was told that the evicted lease has ended");
         }
-        number
     }
 
     async fn release_until_answered(
