@@ -137,7 +137,9 @@ pub(crate) async fn acquire(
             false => Err(Refusal::AskDirectly),
         };
         if let Err(Refusal::AskDirectly) = answer {
-            answer = Box::pin(ask_directly(client, request, wait)).await;
+            answer = Box::pin(ask(client, request, wait, false))
+                .await
+                .map(|(ticket, grant)| Lease::granted(client, request, ticket, grant));
         }
         let lease = match answer {
             Ok(lease) => lease,
@@ -212,13 +214,7 @@ async fn refused(client: &Client, request: &Request, refusal: Refusal, start: De
     Error::Busy { names: request.names.clone(), busy, waited }
 }
 
-/// Asks the store for this task alone, and takes over what it grants.
-async fn ask_directly(client: &Arc<Client>, request: &Arc<Request>, wait: Wait) -> Result<Lease, Refusal> {
-    let (ticket, grant) = ask(client, request, wait, false).await?;
-    Ok(Lease::granted(client, request, ticket, grant))
-}
-
-/// The caller has to take over the claim before the next await.
+/// Asks the store for this task alone. The caller has to take over the claim before the next await.
 async fn ask(
     client: &Arc<Client>,
     request: &Request,
