@@ -16,9 +16,9 @@ use super::load::{LoadTurn, read};
 use super::single_flight::{Flight, LoadEnd, News, Told};
 use crate::clock::Deadline;
 use crate::error::Result;
-use crate::kinds::mutex::Mutex;
+use crate::kinds;
 use crate::locks::Client;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 
 /// The pause after a watch that failed.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Coordinator {
     pub(super) client: Arc<Client>,
     pub(super) key: Arc<CacheKey>,
-    pub(super) lock: Mutex,
+    pub(super) lock: kinds::mutex::Mutex,
     pub(super) flight: Flight,
     pub(super) news: Arc<watch::Sender<News>>,
     /// The newest read, if there was one.
@@ -84,7 +84,7 @@ impl Coordinator {
     async fn offer(&self, mut turn: LoadTurn) -> Option<Told> {
         let (told, ended) = oneshot::channel();
         turn.end = Some(LoadEnd { flight: self.flight.clone(), told });
-        self.news.send_replace(News::turn(turn));
+        self.news.send_replace(News::Turn(Mutex::new(Some(turn))));
         ended.await.ok()
     }
 

@@ -116,25 +116,13 @@ impl<T> Cache<T> {
     /// Sets how long past its TTL a value is kept, and served while one caller loads it again. That caller waits for its own
     /// loader.
     pub fn stale_for(self, stale_for: Duration) -> Self {
-        self.set(|settings| {
-            if !stale_for.is_zero() {
-                Ttl::new(stale_for)?;
-            }
-            settings.stale_for = stale_for;
-            Ok(())
-        })
+        self.set(|settings| zero_or_ttl(stale_for).map(|stale_for| settings.stale_for = stale_for))
     }
 
     /// Sets how long the cache remembers that there is no value, if a loader has returned `None`; zero means not at all.
     /// Without this option, as long as a value is kept.
     pub fn absent_for(self, absent_for: Duration) -> Self {
-        self.set(|settings| {
-            if !absent_for.is_zero() {
-                Ttl::new(absent_for)?;
-            }
-            settings.absent_for = Some(absent_for);
-            Ok(())
-        })
+        self.set(|settings| zero_or_ttl(absent_for).map(|absent_for| settings.absent_for = Some(absent_for)))
     }
 
     /// Sets how eagerly a value is loaded again before its TTL is over, by one caller, while the others get the present value:
@@ -314,6 +302,10 @@ impl Cache {
     pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
         Cache { client: self.client, settings: self.settings, codec: Codec::json() }
     }
+}
+
+fn zero_or_ttl(time: Duration) -> Result<Duration> {
+    if time.is_zero() { Ok(time) } else { Ttl::new(time).map(|_| time) }
 }
 
 /// Unwraps a value that a loader which always returns one has loaded.

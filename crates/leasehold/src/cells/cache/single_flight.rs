@@ -149,10 +149,6 @@ impl SingleFlight {
 }
 
 impl News {
-    pub(super) fn turn(turn: LoadTurn) -> Self {
-        News::Turn(Mutex::new(Some(turn)))
-    }
-
     /// Takes what is for a caller that came when `since` reads and writes had begun.
     fn accept(&self, since: u64) -> Option<Result<Waited>> {
         match self {
