@@ -1,6 +1,5 @@
 //! The smallest client of the Redis protocol: it blocks, and takes answers as they come.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -16,6 +15,7 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// A connection to a server.
 ///
 /// Where an answer does not come in time, the connection is of no further use: what comes next may be that answer.
+#[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
     received: Vec<u8>,
@@ -105,11 +105,5 @@ impl Client {
         let is_quiet =
             self.received.is_empty() && looked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         is_quiet.then_some(self)
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
     }
 }

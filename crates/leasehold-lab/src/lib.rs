@@ -52,3 +52,8 @@ pub use postgres::Postgres;
 pub use proxy::{Counts, Cut, Flow, Proxy, Toward, Trick};
 pub use resp::Reply;
 pub use server::{Kind, Server, Setup, Tls};
+
+/// Locks a mutex, also one that a panic has poisoned.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

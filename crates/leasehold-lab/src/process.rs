@@ -16,11 +16,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::lock;
 
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
@@ -91,7 +93,7 @@ impl Process {
             };
             // It fails for a process that is not our child, which this one is.
             let status = child.wait().ok();
-            *theirs.lock() = status;
+            *lock(&theirs.status) = status;
             theirs.news.notify_all();
         })?;
         let (pid, pidfd) = started.recv().map_err(|_| io::Error::other("the thread of a process died"))??;
@@ -112,7 +114,7 @@ impl Process {
 
     /// How it ended, if it has within that time.
     pub(crate) fn wait(&self, patience: Duration) -> Option<ExitStatus> {
-        let status = self.ended.lock();
+        let status = lock(&self.ended.status);
         let waited = self.ended.news.wait_timeout_while(status, patience, |status| status.is_none());
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -131,12 +133,6 @@ impl Drop for Process {
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
         }
-    }
-}
-
-impl Ended {
-    fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -16,6 +16,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use super::fault::{Cut, Flow, Toward, Trick};
 use super::hub::{Flows, Hub, is_subscription, is_unasked};
+use crate::lock;
 use crate::resp::{self, NotWhole, Reply};
 
 /// The two ends of a connection.
@@ -37,20 +38,13 @@ enum Item {
 /// With the moment it was sent at, from which delays count.
 type Sent = (Instant, Item);
 
-/// The fates of the answers that are due on a connection, in order.
+/// The answers that are due on a connection.
 #[derive(Default)]
 struct Due {
-    fates: VecDeque<Fate>,
+    /// The trick that is played on each answer, in order.
+    tricks: VecDeque<Option<Trick>>,
     /// Set by the first subscription.
     subscribed: bool,
-}
-
-enum Fate {
-    Arrive,
-    Discard,
-    Lose,
-    Cut { after: usize, by: Cut },
-    Replace(Vec<u8>),
 }
 
 /// Returns when the connection is over on both sides, or cut by a trick.
@@ -148,29 +142,21 @@ fn take_request(bytes: &mut &[u8], out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due
     }
     let trick = hub.request(&command);
     let mut due = lock(due);
-    if is_subscription(&command) {
-        due.subscribed = true;
-        out.bytes.extend_from_slice(request);
+    if let Some(Trick::CutRequest { after, by }) = trick {
+        out.bytes.extend_from_slice(&request[..after.min(request.len())]);
+        out.item(Item::Cut(by));
         return Ok(());
     }
-    let fate = match trick {
-        Some(Trick::CutRequest { after, by }) => {
-            out.bytes.extend_from_slice(&request[..after.min(request.len())]);
-            out.item(Item::Cut(by));
-            return Ok(());
-        }
-        Some(Trick::CutReply { after, by }) => Fate::Cut { after, by },
-        Some(Trick::LoseReply) => Fate::Lose,
-        Some(Trick::Answer(bytes)) => Fate::Replace(bytes),
-        Some(Trick::Duplicate) => {
-            out.bytes.extend_from_slice(request);
-            due.fates.push_back(Fate::Arrive);
-            Fate::Discard
-        }
-        None => Fate::Arrive,
-    };
     out.bytes.extend_from_slice(request);
-    due.fates.push_back(fate);
+    if is_subscription(&command) {
+        due.subscribed = true;
+        return Ok(());
+    }
+    if trick == Some(Trick::Duplicate) {
+        out.bytes.extend_from_slice(request);
+        due.tricks.push_back(None);
+    }
+    due.tricks.push_back(trick);
     Ok(())
 }
 
@@ -184,12 +170,13 @@ fn take_reply(bytes: &mut &[u8], out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>)
         return Ok(());
     }
     hub.count(|counts| counts.replies += 1);
-    match due.fates.pop_front().unwrap_or(Fate::Arrive) {
-        Fate::Arrive => out.bytes.extend_from_slice(reply),
-        Fate::Discard => {}
-        Fate::Replace(bytes) => out.bytes.extend_from_slice(&bytes),
-        Fate::Lose => out.item(Item::Silence),
-        Fate::Cut { after, by } => {
+    match due.tricks.pop_front().flatten() {
+        None | Some(Trick::CutRequest { .. }) => out.bytes.extend_from_slice(reply),
+        // The answer to the copy.
+        Some(Trick::Duplicate) => {}
+        Some(Trick::Answer(bytes)) => out.bytes.extend_from_slice(&bytes),
+        Some(Trick::LoseReply) => out.item(Item::Silence),
+        Some(Trick::CutReply { after, by }) => {
             out.bytes.extend_from_slice(&reply[..after.min(reply.len())]);
             out.item(Item::Cut(by));
         }
@@ -294,8 +281,4 @@ async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn lock(due: &Mutex<Due>) -> MutexGuard<'_, Due> {
-    due.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,14 @@
 //! The state that the connections of a proxy share with its owner: the flows, the tricks that are armed, the counts.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::fault::{Counts, Flow, Toward, Trick};
 use crate::dice::Dice;
+use crate::lock;
 use crate::resp::Reply;
 
 #[derive(Debug)]
@@ -20,10 +21,10 @@ pub(super) struct Hub {
 pub(super) type Flows = [Flow; 2];
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     /// In the order in which they were armed, each with the command it waits for.
-    tricks: VecDeque<(Option<String>, Trick)>,
-    counts: Counts,
+    pub(super) tricks: VecDeque<(Option<String>, Trick)>,
+    pub(super) counts: Counts,
     dice: [Dice; 2],
 }
 
@@ -57,22 +58,6 @@ impl Hub {
         }
     }
 
-    pub(super) fn arm(&self, command: Option<String>, trick: Trick) {
-        self.state().tricks.push_back((command, trick));
-    }
-
-    pub(super) fn disarm(&self) {
-        self.state().tricks.clear();
-    }
-
-    pub(super) fn armed(&self) -> usize {
-        self.state().tricks.len()
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        self.state().counts.clone()
-    }
-
     pub(super) fn count(&self, counted: impl FnOnce(&mut Counts)) {
         counted(&mut self.state().counts);
     }
@@ -90,8 +75,8 @@ impl Hub {
         state.tricks.remove(index).map(|(_, trick)| trick)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 }
 

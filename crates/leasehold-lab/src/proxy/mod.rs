@@ -4,7 +4,6 @@ mod connection;
 mod fault;
 mod hub;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak, mpsc};
@@ -29,6 +28,7 @@ const LOOKS_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// flows all the same, and can be delayed, held, swallowed and cut, but not counted as requests, nor tricked.
 ///
 /// When it is dropped, its connections end and its port is given back.
+#[derive(Debug)]
 pub struct Proxy {
     port: Port,
     hub: Arc<Hub>,
@@ -87,7 +87,7 @@ impl Proxy {
     /// Everything arrives again, new connections are accepted, and what was armed is forgotten. Connections that are cut or
     /// deaf already stay so.
     pub fn heal(&self) -> Result<()> {
-        self.hub.disarm();
+        self.hub.state().tricks.clear();
         self.set(Toward::Server, Flow::Pass);
         self.set(Toward::Client, Flow::Pass);
         self.accept()
@@ -96,17 +96,17 @@ impl Proxy {
     /// Plays a trick on the next request that comes in, on whatever connection. Tricks that are armed together are played
     /// in order, on one request each. Subscriptions are spared: they have no answer that could be told from a message.
     pub fn arm(&self, trick: Trick) {
-        self.hub.arm(None, trick);
+        self.hub.state().tricks.push_back((None, trick));
     }
 
     /// Plays a trick on the next request with this command (`EVALSHA`).
     pub fn arm_for(&self, command: &str, trick: Trick) {
-        self.hub.arm(Some(command.to_ascii_uppercase()), trick);
+        self.hub.state().tricks.push_back((Some(command.to_ascii_uppercase()), trick));
     }
 
     /// How many tricks have not been played yet.
     pub fn armed(&self) -> usize {
-        self.hub.armed()
+        self.hub.state().tricks.len()
     }
 
     /// Cuts every connection. When this returns, they are cut, and all that was under way is gone.
@@ -126,7 +126,7 @@ impl Proxy {
 
     /// What went through so far.
     pub fn counts(&self) -> Counts {
-        self.hub.counts()
+        self.hub.state().counts.clone()
     }
 
     /// Waits until the counts are as they are wanted; `false` if they are not within that time. It blocks its thread.
@@ -150,12 +150,6 @@ impl Proxy {
         let orders = self.orders.as_ref().ok_or_else(gone)?;
         orders.send((order, sender)).map_err(|_| gone())?;
         Ok(done.recv().map_err(|_| gone())??)
-    }
-}
-
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy").field("addr", &self.addr()).finish_non_exhaustive()
     }
 }
 

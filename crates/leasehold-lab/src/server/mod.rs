@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ pub use self::setup::{Kind, Setup, Tls};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::home::Home;
+use crate::lock;
 use crate::port::Port;
 use crate::process::Process;
 use crate::resp::Reply;
@@ -267,7 +268,7 @@ impl Server {
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.life)
     }
 }
 
