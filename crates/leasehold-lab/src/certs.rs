@@ -17,7 +17,6 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one.
     pub fn new() -> Result<Self> {
         let (key, home) = (KeyPair::generate()?, Home::in_memory("lab")?);
         let mut params = CertificateParams::default();
@@ -32,7 +31,6 @@ impl Authority {
         self.home.path().join("ca.pem")
     }
 
-    /// The directory of its files.
     pub fn folder(&self) -> &Path {
         self.home.path()
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::resp::{NotWhole, Reply};
 
-/// The default time that a client waits for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection to a server.
@@ -22,7 +21,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects over TCP.
     pub fn tcp(addr: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -41,19 +39,16 @@ impl Client {
         Ok(client)
     }
 
-    /// Sets the time that the client waits for an answer.
     pub fn patience(&mut self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))?;
         self.stream.set_write_timeout(Some(patience))
     }
 
-    /// Sends a command and waits for its answer.
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(&Client::encoded(args))?;
         self.receive()
     }
 
-    /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }

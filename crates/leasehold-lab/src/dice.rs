@@ -5,7 +5,6 @@
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// The next number.
     pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -14,7 +13,6 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// The next number, below this one.
     pub fn below(&mut self, n: u64) -> u64 {
         self.roll() % n
     }

@@ -34,7 +34,6 @@ impl Home {
         Home::new(Path::new(MEMORY), &format!("leasehold_{what}"))
     }
 
-    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }

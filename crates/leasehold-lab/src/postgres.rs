@@ -36,7 +36,6 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a database, and starts the server.
     pub fn start() -> Result<Self> {
         let (initdb, server) = (program("initdb")?, program("postgres")?);
         let home = Home::in_memory("lab")?;

@@ -27,9 +27,7 @@ pub enum Reply {
     Error(String),
     /// A whole number; also yes (1) and no (0).
     Int(i64),
-    /// A value.
     Bulk(Vec<u8>),
-    /// No value.
     Nil,
     /// Several; a map is its keys and values in turn.
     Array(Vec<Reply>),
@@ -38,7 +36,6 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Returns true for `OK`.
     pub fn is_ok(&self) -> bool {
         matches!(self, Reply::Status(text) if text == "OK")
     }
@@ -52,7 +49,6 @@ impl Reply {
         }
     }
 
-    /// The number, if it is one.
     pub fn int(&self) -> Option<i64> {
         match self {
             Reply::Int(n) => Some(*n),
@@ -60,7 +56,6 @@ impl Reply {
         }
     }
 
-    /// The text of a refusal.
     pub fn error(&self) -> Option<&str> {
         match self {
             Reply::Error(text) => Some(text),

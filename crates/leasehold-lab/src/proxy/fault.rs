@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
     /// Requests.
@@ -16,18 +15,14 @@ pub enum Toward {
 /// and applies to what is under way too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flow {
-    /// It arrives.
     #[default]
     Pass,
     /// It arrives so much later, in order. Latency, not bandwidth: what is sent together arrives together.
     Delay(Duration),
     /// It arrives later by something between the two, by a seed, in order.
     Jitter {
-        /// The shortest delay.
         least: Duration,
-        /// The longest delay.
         most: Duration,
-        /// The seed of the dice.
         seed: u64,
     },
     /// It is kept until something else is said. Even the end of a connection is: a request may arrive long after whoever
@@ -59,16 +54,12 @@ pub enum Trick {
     /// The request is executed, and the connection cut after so many bytes of its answer. What was answered before
     /// arrives.
     CutReply {
-        /// The number of bytes of the answer that arrive.
         after: usize,
-        /// The end that the client sees.
         by: Cut,
     },
     /// The connection is cut after so many bytes of the request: the server sees no more of it.
     CutRequest {
-        /// The number of bytes of the request that arrive.
         after: usize,
-        /// The end that the client sees.
         by: Cut,
     },
     /// The server gets the request twice, one right behind the other, and the client the first answer.
@@ -80,9 +71,7 @@ pub enum Trick {
 /// The traffic through a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections that clients have made.
     pub connections: u64,
-    /// Connections that are open.
     pub open: u64,
     /// Requests that clients have sent, each of a pipeline counted by itself, whether or not it arrived.
     pub requests: u64,
@@ -92,8 +81,6 @@ pub struct Counts {
     pub replies: u64,
     /// Directions of connections that have lost bytes, and pass nothing any more.
     pub silenced: u64,
-    /// Bytes that clients have sent.
     pub bytes_from_clients: u64,
-    /// Bytes that the server has sent.
     pub bytes_from_server: u64,
 }

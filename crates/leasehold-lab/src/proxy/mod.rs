@@ -69,12 +69,10 @@ impl Proxy {
         Ok(Proxy { port, hub, orders: Some(sender), thread: Some(thread) })
     }
 
-    /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// `redis://127.0.0.1:…`
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
     }
@@ -124,7 +122,6 @@ impl Proxy {
         self.order(Order::Accept)
     }
 
-    /// What went through so far.
     pub fn counts(&self) -> Counts {
         self.hub.state().counts.clone()
     }

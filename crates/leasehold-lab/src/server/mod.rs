@@ -79,27 +79,22 @@ impl Server {
         }
     }
 
-    /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// Where it speaks TLS, if it does.
     pub fn tls_addr(&self) -> Option<SocketAddr> {
         self.tls_port.as_ref().map(Port::addr)
     }
 
-    /// `redis://127.0.0.1:…`
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr())
     }
 
-    /// Its socket in the file system.
     pub fn socket(&self) -> PathBuf {
         self.home.path().join("socket")
     }
@@ -115,7 +110,6 @@ impl Server {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Its process, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.life().running().map(Process::pid)
     }

@@ -11,7 +11,6 @@ use crate::port::Port;
 /// The lab's own user: it may do anything, whatever a test forbids the others.
 pub(super) const USER: &str = "lab";
 
-/// The servers there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Redis as Debian has it: 7.0.
@@ -21,7 +20,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, for tests that are about each.
     pub const ALL: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 
     fn name(self) -> &'static str {
@@ -64,21 +62,18 @@ pub struct Setup {
     tls: Option<Tls>,
 }
 
-/// The files of a server that speaks TLS on a second port.
+/// The files of a server that speaks TLS on a second port, all in PEM.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// Its certificate, in PEM.
     pub certificate: PathBuf,
-    /// The key of that, in PEM.
     pub key: PathBuf,
-    /// Who signed it, in PEM.
+    /// Who signed the certificate.
     pub authority: PathBuf,
     /// Whether clients have to show a certificate too.
     pub asks_clients: bool,
 }
 
 impl Setup {
-    /// A server of that kind.
     pub fn new(kind: Kind) -> Self {
         Setup { kind, lines: Vec::new(), tls: None }
     }
@@ -109,7 +104,6 @@ impl Setup {
         self.line(format!("rename-command {command} \"\""))
     }
 
-    /// Allows `DEBUG`.
     pub fn debug_commands(self) -> Self {
         self.line("enable-debug-command yes")
     }
@@ -119,7 +113,6 @@ impl Setup {
         self.line(format!("maxmemory {bytes}")).line(format!("maxmemory-policy {policy}"))
     }
 
-    /// Follows another server.
     pub fn replica_of(self, master: &Server) -> Self {
         let user = format!("masteruser {USER}");
         self.line(format!("replicaof 127.0.0.1 {}", master.addr().port())).line(user).line("masterauth any")
