@@ -22,32 +22,21 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Redis => "redis-server",
-            Kind::Valkey => "valkey-server",
-        }
-    }
-
-    /// The environment variable that says where the program is.
-    fn variable(self) -> &'static str {
-        match self {
-            Kind::Redis => "LEASEHOLD_REDIS_SERVER",
-            Kind::Valkey => "LEASEHOLD_VALKEY_SERVER",
-        }
-    }
-
     /// Where the environment says; else where `cargo xtask` installs what only this repository needs, which is beside what
     /// cargo has built and we are run from; else on PATH.
     pub(super) fn program(self) -> Result<PathBuf> {
-        if let Some(told) = env::var_os(self.variable()).map(PathBuf::from).filter(|path| path.is_file()) {
+        let (name, variable) = match self {
+            Kind::Redis => ("redis-server", "LEASEHOLD_REDIS_SERVER"),
+            Kind::Valkey => ("valkey-server", "LEASEHOLD_VALKEY_SERVER"),
+        };
+        if let Some(told) = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file()) {
             return Ok(told);
         }
         let built = env::current_exe().unwrap_or_default();
         let tools = built.ancestors().map(|folder| folder.join("tools/bin"));
         let path = env::var_os("PATH").unwrap_or_default();
-        let mut places = tools.chain(env::split_paths(&path)).map(|folder| folder.join(self.name()));
-        places.find(|program| program.is_file()).ok_or(Error::NoProgram(self.name()))
+        let mut places = tools.chain(env::split_paths(&path)).map(|folder| folder.join(name));
+        places.find(|program| program.is_file()).ok_or(Error::NoProgram(name))
     }
 }
 
