@@ -23,7 +23,7 @@ use super::access::Access;
 use super::db::{Db, TxnError, has_rows_of};
 use super::directory::{Directory, FileIds, refused};
 use super::gate::{Gate, gate_timeout_error};
-use super::liveness::{ClientId, ClientSockets, Clients, LivenessLock};
+use super::liveness::{ClientId, ClientSockets, Clients};
 use super::notify::{FollowUp, LocalWaiters, Notifier};
 use super::rows::WaiterUpdate;
 use super::writer::Writer;
@@ -71,51 +71,38 @@ pub(super) struct PreviousStore {
     client: ClientId,
 }
 
-/// The parts of an opened store that are created on a blocking thread.
-struct Parts {
-    directory: Arc<Directory>,
-    db: Db,
-    gate: Gate,
-    reader: Connection,
-    clients: Clients,
-    liveness: LivenessLock,
-    sockets: ClientSockets,
-    notifier: Notifier,
-    follow_ups: UnboundedReceiver<FollowUp>,
-    /// No other client has the store open.
-    is_alone: bool,
-}
-
-fn open_parts(
+/// Opens a store without its tasks, on a blocking thread. Returns it with what the tasks receive.
+fn open_blocking(
     path: &Path,
     access: Access,
     previous: Option<&PreviousStore>,
-    clock: &Clock,
+    clock: Clock,
     waiters: Arc<LocalWaiters>,
-) -> Result<Parts> {
+) -> Result<(OpenedStore, ClientSockets, UnboundedReceiver<FollowUp>)> {
     let (directory, gate) = Directory::open(path, access)?;
     let (directory, gate) = (Arc::new(directory), Gate::new(gate));
-    let guard = gate.enter(clock).ok_or_else(|| gate_timeout_error(gate.inode()))?;
+    let guard = gate.enter(&clock).ok_or_else(|| gate_timeout_error(gate.inode()))?;
     let into_error = |error: TxnError| error.into_error(&directory);
     let mut db =
-        Db::open(directory.clone(), previous.map(|previous| &previous.files), clock).map_err(into_error)?;
+        Db::open(directory.clone(), previous.map(|previous| &previous.files), &clock).map_err(into_error)?;
     let reader = db.reader().map_err(into_error)?;
     let clients = Clients::of(&directory);
     let (liveness, sockets) = clients.register()?;
     let (sender, follow_ups) = unbounded_channel();
-    let notifier = Notifier::new(clients.clone(), waiters, sender).map_err(no_socket)?;
+    let notifier = Notifier::new(clients.clone(), waiters.clone(), sender).map_err(no_socket)?;
     // Removes the clients that have died since another client checked last.
     let unreadable = |error: std::io::Error| refused(format!("`{}`: {error}", directory.path().display()));
     let mut known: BTreeSet<ClientId> = clients.list().map_err(unreadable)?.into_iter().collect();
-    let (with_rows, _) = db.transact(clock, liveness.id(), |txn| txn.clients()).map_err(into_error)?;
+    let me = liveness.id();
+    let (with_rows, _) = db.transact(&clock, me, |txn| txn.clients()).map_err(into_error)?;
     known.extend(with_rows);
-    known.remove(&liveness.id());
+    known.remove(&me);
     known.retain(|client| previous.is_none_or(|previous| previous.client != *client));
     let others = known.len();
     let mut dead = known;
     dead.retain(|client| clients.is_dead(*client));
     let is_alone = dead.len() == others;
-    let cleaned = db.transact(clock, liveness.id(), |txn| {
+    let cleaned = db.transact(&clock, me, |txn| {
         if let Some(previous) = previous {
             txn.take_over(previous.client)?;
         }
@@ -130,7 +117,22 @@ fn open_parts(
     drop(guard);
     // Sent on this thread, because the future that opens the store may have been dropped meanwhile.
     notifier.send(notifications);
-    Ok(Parts { directory, db, gate, reader, clients, liveness, sockets, notifier, follow_ups, is_alone })
+    let files = db.files();
+    let writer = Arc::new(Writer::new(db, gate, clock.clone(), liveness, Arc::new(notifier), is_alone));
+    let opened = OpenedStore {
+        directory,
+        files,
+        writer,
+        clock,
+        clients,
+        me,
+        waiters,
+        reader: Mutex::new(reader),
+        watched: Mutex::default(),
+        tasks: Mutex::default(),
+        runtime: Handle::current(),
+    };
+    Ok((opened, sockets, follow_ups))
 }
 
 fn no_socket(error: std::io::Error) -> Error {
@@ -148,35 +150,18 @@ impl OpenedStore {
         clock: &Clock,
         waiters: Arc<LocalWaiters>,
     ) -> Result<Arc<Self>> {
-        let (path, its_clock, its_waiters) = (path.to_owned(), clock.clone(), waiters.clone());
-        let parts = tokio::task::spawn_blocking(move || {
-            open_parts(&path, access, previous.as_ref(), &its_clock, its_waiters)
+        let (path, its_clock) = (path.to_owned(), clock.clone());
+        let opened = tokio::task::spawn_blocking(move || {
+            open_blocking(&path, access, previous.as_ref(), its_clock, waiters)
         })
         .await;
-        let parts = parts
+        let (opened, sockets, follow_ups) = opened
             .map_err(|error| Error::System { what: "thread to open the store", why: error.to_string() })??;
-        let Parts { directory, db, gate, reader, clients, liveness, sockets, notifier, follow_ups, is_alone } =
-            parts;
         let deaths = UnixListener::from_std(sockets.deaths).map_err(no_socket)?;
         let pokes = UnixDatagram::from_std(sockets.pokes).map_err(no_socket)?;
         // Other users must not use up the file descriptors of this process.
         let connections_max = if access.is_shared() { CONNECTIONS_MAX } else { usize::MAX };
-        let files = db.files();
-        let me = liveness.id();
-        let writer = Arc::new(Writer::new(db, gate, clock.clone(), liveness, Arc::new(notifier), is_alone));
-        let opened = Arc::new(OpenedStore {
-            directory,
-            files,
-            writer,
-            clock: clock.clone(),
-            clients,
-            me,
-            waiters,
-            reader: Mutex::new(reader),
-            watched: Mutex::default(),
-            tasks: Mutex::default(),
-            runtime: Handle::current(),
-        });
+        let opened = Arc::new(opened);
         let weak = Arc::downgrade(&opened);
         let tasks = [
             tokio::spawn(receive_pokes(pokes, weak.clone())).abort_handle(),
