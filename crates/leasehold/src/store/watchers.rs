@@ -1,34 +1,30 @@
-//! Who in this process waits for a value to change, for stores that are told of changes.
+//! The tasks of this process that wait for a value to change, for stores that are told of changes.
 
 use tokio::sync::Notify;
 
 use crate::store::registry::{Entry, Registry};
 
-/// By what a store calls the value.
-#[derive(Debug, Default)]
-pub(crate) struct Watchers {
-    watched: Registry<String, Notify>,
-}
+/// The watched values, by the key under which a store keeps each.
+pub(crate) type Watchers = Registry<String, Notify>;
 
-/// One who watches a value. Its `notified()` rings at changes from the moment on at which it is enabled: whoever looks
-/// first enables it.
+/// A watch of one value. Its `notified()` ends at the changes that follow its `enable()`, so a task enables it and then reads.
 pub(crate) type Watch = Entry<String, Notify>;
 
 impl Watchers {
     pub(crate) fn watch(&self, key: String) -> Watch {
-        self.watched.join(key)
+        self.join(key)
     }
 
-    /// Has everybody look who watches this.
+    /// Wakes every task that watches this value.
     pub(crate) fn ring(&self, key: &str) {
-        if let Some(bell) = self.watched.get(key) {
+        if let Some(bell) = self.get(key) {
             bell.notify_waiters();
         }
     }
 
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn ring_all(&self) {
-        self.watched.all().iter().for_each(|bell| bell.notify_waiters());
+        self.all().iter().for_each(|bell| bell.notify_waiters());
     }
 }
 
@@ -41,11 +37,11 @@ mod tests {
         let watchers = Watchers::default();
         let (first, second) = (watchers.watch("cell:x".to_owned()), watchers.watch("cell:x".to_owned()));
         // As one who rings has it for a moment, and one who has just gone.
-        let rings = watchers.watched.get("cell:x");
+        let rings = watchers.get("cell:x");
         drop(first);
-        assert_eq!(watchers.watched.len(), 1);
+        assert_eq!(watchers.len(), 1);
         drop(second);
-        assert_eq!(watchers.watched.len(), 0);
+        assert_eq!(watchers.len(), 0);
         drop(rings);
     }
 }
