@@ -220,4 +220,20 @@ impl Capabilities {
             no_shares: None,
         }
     }
+
+    /// A store that can do everything, with one sequence of fences for all names.
+    pub(crate) fn all(store: &'static str) -> Self {
+        Capabilities {
+            fenced: true,
+            fence_blocks: true,
+            fair: true,
+            shared: true,
+            permits: true,
+            several_names: true,
+            conversions: true,
+            pushed: true,
+            cells: true,
+            ..Capabilities::none(store)
+        }
+    }
 }

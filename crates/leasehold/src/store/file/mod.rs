@@ -297,18 +297,7 @@ impl Store for File {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fenced: true,
-            fence_blocks: true,
-            fair: true,
-            shared: true,
-            permits: true,
-            several_names: true,
-            conversions: true,
-            pushed: true,
-            cells: true,
-            ..Capabilities::none("file")
-        }
+        Capabilities::all("file")
     }
 
     fn clock(&self) -> &Clock {

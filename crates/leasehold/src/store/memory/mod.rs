@@ -202,18 +202,7 @@ impl Store for Memory {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fenced: true,
-            fence_blocks: true,
-            fair: true,
-            shared: true,
-            permits: true,
-            several_names: true,
-            conversions: true,
-            pushed: true,
-            cells: true,
-            ..Capabilities::none("memory")
-        }
+        Capabilities::all("memory")
     }
 
     fn clock(&self) -> &Clock {
