@@ -52,8 +52,10 @@ impl fmt::Debug for ClientId {
 }
 
 const LOCK: &str = "lock";
-const SOCK: &str = "sock";
-const POKE: &str = "poke";
+/// The socket to connect to: the connection ends when the client dies.
+pub(super) const SOCK: &str = "sock";
+/// The socket that receives pokes.
+pub(super) const POKE: &str = "poke";
 
 /// The directory `clients`, with the files of all clients.
 #[derive(Debug, Clone)]
@@ -124,19 +126,9 @@ impl Clients {
         short_path(self.directory.as_fd(), &id.file_name(extension))
     }
 
-    /// The socket to connect to: the connection ends when the client dies.
-    pub(super) fn death_socket(&self, id: ClientId) -> io::Result<SocketPath> {
-        self.socket(id, SOCK)
-    }
-
-    /// The socket that receives pokes.
-    pub(super) fn poke_socket(&self, id: ClientId) -> io::Result<SocketPath> {
-        self.socket(id, POKE)
-    }
-
     /// In a directory that other users can write to, a link could lead to a socket of another
     /// program. The path of a descriptor cannot.
-    fn socket(&self, id: ClientId, extension: &str) -> io::Result<SocketPath> {
+    pub(super) fn socket(&self, id: ClientId, extension: &str) -> io::Result<SocketPath> {
         match self.access.is_shared() {
             false => Ok(SocketPath { path: self.path(id, extension), _socket: None }),
             true => {

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixDatagram;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::liveness::{ClientId, Clients};
+use super::liveness::{ClientId, Clients, POKE};
 use super::rows::WaiterUpdate;
 use super::txn::Notifications;
 use crate::claim::{Grant, Names};
@@ -98,7 +98,7 @@ impl Notifier {
     }
 
     fn poke(&self, client: ClientId, text: &str) {
-        let socket = self.clients.poke_socket(client);
+        let socket = self.clients.socket(client, POKE);
         let sent = socket.and_then(|socket| self.socket.send_to(text.as_bytes(), &socket.path));
         // After any other error the client's waiters check again by themselves.
         if let Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =

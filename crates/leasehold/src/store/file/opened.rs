@@ -23,7 +23,7 @@ use super::access::Access;
 use super::db::{Db, TxnError, has_rows_of};
 use super::directory::{Directory, FileIds, refused};
 use super::gate::{Gate, gate_timeout_error};
-use super::liveness::{ClientId, ClientSockets, Clients};
+use super::liveness::{ClientId, ClientSockets, Clients, SOCK};
 use super::notify::{FollowUp, LocalWaiters, Notifier};
 use super::rows::WaiterUpdate;
 use super::writer::Writer;
@@ -329,7 +329,7 @@ async fn do_follow_ups(mut follow_ups: UnboundedReceiver<FollowUp>, opened: Weak
 async fn watch(client: ClientId, connects: bool, clients: Clients, clock: Clock, opened: Weak<OpenedStore>) {
     loop {
         if connects
-            && let Ok(socket) = clients.death_socket(client)
+            && let Ok(socket) = clients.socket(client, SOCK)
             && let Ok(stream) = UnixStream::connect(&socket.path).await
         {
             drop(socket);
