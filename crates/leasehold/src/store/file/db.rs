@@ -354,9 +354,3 @@ impl Db {
         self.connection.prepare_cached(sql)?.raw_execute().map(drop)
     }
 }
-
-impl std::fmt::Debug for Db {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Db").field("path", &self.directory.path()).finish_non_exhaustive()
-    }
-}
