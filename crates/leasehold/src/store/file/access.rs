@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, openat, statat};
 use rustix::io::Errno;
 
-use super::directory::{CLIENTS, DATABASE, GATE, error_text, refused};
+use super::directory::{CLIENTS, DATABASE, GATE, refused};
 use crate::error::Result;
 
 /// The users of a `file:` store.
@@ -99,7 +99,7 @@ impl Rules {
     /// The rules for this directory. Returns an error if it is not fit for this access.
     pub(super) fn of(access: Access, directory: &OwnedFd, path: &Path) -> Result<Self> {
         let shown = path.display();
-        let stat = fstat(directory).map_err(|error| refused(format!("`{shown}`: {}", error_text(error))))?;
+        let stat = fstat(directory).map_err(|error| refused(format!("`{shown}`: {error}")))?;
         let rules = Rules { access, group: stat.st_gid };
         let mode = stat.st_mode & 0o7777;
         let alone = || is_for_locks_alone(directory, path);
@@ -160,13 +160,13 @@ impl Rules {
                      and log in anew"
                 ))
             }
-            other => refused(format!("`{shown}`: {}", error_text(other))),
+            other => refused(format!("`{shown}`: {other}")),
         }
     }
 
     /// Checks an opened file or directory of the store.
     pub(super) fn check_open(self, file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
-        let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {}", error_text(error))))?;
+        let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {error}")))?;
         self.check(&stat, shown, kind)
     }
 

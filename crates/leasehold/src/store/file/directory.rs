@@ -139,7 +139,7 @@ impl Directory {
                     &format!("{shown}{what}"),
                     if what == "/gate" { FileType::RegularFile } else { FileType::Directory },
                 ),
-                other => refused(format!("`{shown}{what}`: {}", error_text(other))),
+                other => refused(format!("`{shown}{what}`: {other}")),
             }
         };
         if !access.is_shared() {
@@ -195,8 +195,7 @@ impl Directory {
     /// files of a store that was open here until some of them were replaced. An index (`-shm`)
     /// without a WAL remains if a person removed the WAL: SQLite itself removes the index first.
     pub(super) fn ensure_database(&self, previous: Option<&FileIds>) -> Result<()> {
-        let failed =
-            |error: Errno| refused(format!("`{}`: {}", self.database().display(), error_text(error)));
+        let failed = |error: Errno| refused(format!("`{}`: {error}", self.database().display()));
         let found = |file| self.identity(file).map_err(failed);
         let is_wal_missing = found(WAL)?.is_none() && found(SHM)?.is_some();
         let current = [found(DATABASE)?, found(WAL)?, found(SHM)?];
@@ -256,7 +255,7 @@ impl Directory {
             // Another file is in the gate's place; nothing is written to it.
             Err(_) => Err(Errno::STALE),
         });
-        written.err().map(error_text)
+        written.err().map(|error| error.to_string())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -341,8 +340,7 @@ fn checked_directory(path: &Path, access: Access) -> Result<(OwnedFd, Rules)> {
         open_directory(rustix::fs::CWD, path).map_err(|error| Rules::open_error(access, path, error))?;
     let rules = Rules::of(access, &directory, path)?;
     let shown = path.display();
-    let kind =
-        fstatfs(&directory).map_err(|error| refused(format!("`{shown}`: {}", error_text(error))))?.f_type;
+    let kind = fstatfs(&directory).map_err(|error| refused(format!("`{shown}`: {error}")))?.f_type;
     match network_file_system(kind as u32) {
         Some(network) => Err(refused(format!(
             "`{shown}` is on {network}, where kernel locks do not reach everybody; use a local directory, or a store made for several machines"
@@ -410,10 +408,6 @@ fn temporary_name(name: &str) -> rustix::io::Result<String> {
 
 fn network_file_system(kind: u32) -> Option<&'static str> {
     NETWORK_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
-}
-
-pub(super) fn error_text(error: Errno) -> String {
-    io::Error::from(error).to_string()
 }
 
 /// A path of a file in a directory that fits into a socket address, however long the directory's
