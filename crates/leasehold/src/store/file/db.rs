@@ -109,8 +109,8 @@ impl TxnError {
 /// The connection that writes, and the files that it was opened on.
 pub(super) struct Db {
     connection: Connection,
-    directory: Arc<Directory>,
-    files: FileIds,
+    pub(super) directory: Arc<Directory>,
+    pub(super) files: FileIds,
     /// The state of the directory when the files were last checked.
     stamp: DirectoryStamp,
     checked_at: Deadline,
@@ -266,14 +266,6 @@ impl Db {
 
     pub(super) fn wal_frames(&self) -> u64 {
         self.wal_frames.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn directory(&self) -> &Arc<Directory> {
-        &self.directory
-    }
-
-    pub(super) fn files(&self) -> FileIds {
-        self.files
     }
 
     /// Checks that the path still leads to the opened files. Other files there are another store,

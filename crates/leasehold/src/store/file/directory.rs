@@ -80,7 +80,7 @@ pub(super) struct Directory {
     /// The same path without symbolic links, for SQLite.
     real: PathBuf,
     fd: OwnedFd,
-    clients: Arc<OwnedFd>,
+    pub(super) clients: Arc<OwnedFd>,
     rules: Rules,
 }
 
@@ -265,10 +265,6 @@ impl Directory {
     /// The path that SQLite opens.
     pub(super) fn database(&self) -> PathBuf {
         self.real.join(DATABASE)
-    }
-
-    pub(super) fn clients(&self) -> &Arc<OwnedFd> {
-        &self.clients
     }
 
     pub(super) fn access(&self) -> Access {

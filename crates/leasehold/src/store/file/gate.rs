@@ -24,7 +24,7 @@ const RETRY_FAST_AFTER: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Gate {
     file: File,
-    inode: u64,
+    pub(super) inode: u64,
 }
 
 /// Keeps the gate until it is dropped.
@@ -42,10 +42,6 @@ impl Gate {
     pub(super) fn new(file: File) -> Self {
         let inode = file.metadata().map_or(0, |metadata| metadata.ino());
         Gate { file, inode }
-    }
-
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
     }
 
     pub(super) fn try_enter(&self) -> Option<GateGuard<'_>> {

@@ -70,7 +70,7 @@ pub(super) struct Clients {
 #[derive(Debug)]
 pub(super) struct LivenessLock {
     clients: Clients,
-    id: ClientId,
+    pub(super) id: ClientId,
     /// Locked as long as this client, or a process that has its lifeline, is alive.
     lock: File,
 }
@@ -91,7 +91,7 @@ pub(super) struct SocketPath {
 
 impl Clients {
     pub(super) fn of(directory: &Directory) -> Self {
-        Clients { directory: directory.clients().clone(), access: directory.access() }
+        Clients { directory: directory.clients.clone(), access: directory.access() }
     }
 
     /// Creates the files of a new client. Called under the gate, so that no other client takes the
@@ -195,10 +195,6 @@ impl Clients {
 }
 
 impl LivenessLock {
-    pub(super) fn id(&self) -> ClientId {
-        self.id
-    }
-
     /// Another descriptor of the locked file. The lock ends only when all of its descriptors are
     /// closed, in all processes.
     pub(super) fn lifeline(&self) -> io::Result<OwnedFd> {

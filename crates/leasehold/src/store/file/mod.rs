@@ -284,7 +284,7 @@ impl Store for File {
     }
 
     async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
-        let sent = self.shared.opened().writer.notifier().send_ended(names, fence);
+        let sent = self.shared.opened().writer.notifier.send_ended(names, fence);
         sent.map_err(|error| Error::System { what: "list of clients", why: error.to_string() })
     }
 

@@ -81,7 +81,7 @@ fn open_blocking(
 ) -> Result<(OpenedStore, ClientSockets, UnboundedReceiver<FollowUp>)> {
     let (directory, gate) = Directory::open(path, access)?;
     let (directory, gate) = (Arc::new(directory), Gate::new(gate));
-    let guard = gate.enter(&clock).ok_or_else(|| gate_timeout_error(gate.inode()))?;
+    let guard = gate.enter(&clock).ok_or_else(|| gate_timeout_error(gate.inode))?;
     let into_error = |error: TxnError| error.into_error(&directory);
     let mut db =
         Db::open(directory.clone(), previous.map(|previous| &previous.files), &clock).map_err(into_error)?;
@@ -93,7 +93,7 @@ fn open_blocking(
     // Removes the clients that have died since another client checked last.
     let unreadable = |error: std::io::Error| refused(format!("`{}`: {error}", directory.path().display()));
     let mut known: BTreeSet<ClientId> = clients.list().map_err(unreadable)?.into_iter().collect();
-    let me = liveness.id();
+    let me = liveness.id;
     let (with_rows, _) = db.transact(&clock, me, |txn| txn.clients()).map_err(into_error)?;
     known.extend(with_rows);
     known.remove(&me);
@@ -117,7 +117,7 @@ fn open_blocking(
     drop(guard);
     // Sent on this thread, because the future that opens the store may have been dropped meanwhile.
     notifier.send(notifications);
-    let files = db.files();
+    let files = db.files;
     let writer = Arc::new(Writer::new(db, gate, clock.clone(), liveness, Arc::new(notifier), is_alone));
     let opened = OpenedStore {
         directory,

@@ -39,7 +39,7 @@ pub(super) struct Writer {
     /// name.
     liveness: LivenessLock,
     runtime: Handle,
-    notifier: Arc<Notifier>,
+    pub(super) notifier: Arc<Notifier>,
     directory: Arc<Directory>,
     gate_inode: u64,
     gated: Mutex<GatedDb>,
@@ -117,12 +117,12 @@ impl Writer {
     ) -> Self {
         Writer {
             clock,
-            me: liveness.id(),
+            me: liveness.id,
             liveness,
             runtime: Handle::current(),
             notifier,
-            directory: db.directory().clone(),
-            gate_inode: gate.inode(),
+            directory: db.directory.clone(),
+            gate_inode: gate.inode,
             gated: Mutex::new(GatedDb { db, gate }),
             queue: Mutex::default(),
             checkpointer: Checkpointer::new(opened_alone),
@@ -133,10 +133,6 @@ impl Writer {
         self.liveness
             .lifeline()
             .map_err(|error| Error::System { what: "descriptor for the lifeline", why: error.to_string() })
-    }
-
-    pub(super) fn notifier(&self) -> &Notifier {
-        &self.notifier
     }
 
     /// Runs one transaction; a long one always runs on a blocking thread.
