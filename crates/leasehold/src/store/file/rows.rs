@@ -7,8 +7,6 @@ use crate::claim::{Claim, Grant, Names, Permits, Share};
 use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::name::Name;
-use crate::token::Token;
 use crate::ttl::Ttl;
 
 /// A share as three columns: kind, permits taken, limit.
@@ -22,18 +20,15 @@ pub(super) fn share_columns(share: Share) -> (i64, i64, i64) {
     }
 }
 
-fn share(kind: i64, take: i64, most: i64) -> Result<Share> {
-    let permits = || Permits::new(u32::try_from(take).unwrap_or(0), u32::try_from(most).unwrap_or(0));
-    Ok(match kind {
+fn read_share(row: &Row<'_>) -> rusqlite::Result<Share> {
+    let number = |column| row.get::<_, i64>(column).map(|number| u32::try_from(number).unwrap_or(0));
+    let permits = || Permits::new(number(3)?, number(4)?).map_err(invalid_column);
+    Ok(match row.get::<_, i64>(2)? {
         0 => Share::Exclusive,
         1 => Share::Shared,
         2 => Share::Permits(permits()?),
         _ => Share::Permits(permits()?.barging()),
     })
-}
-
-fn read_share(row: &Row<'_>, first: usize) -> rusqlite::Result<Share> {
-    share(row.get(first)?, row.get(first + 1)?, row.get(first + 2)?).map_err(invalid_column)
 }
 
 /// Wraps an error of this crate for a function that returns SQLite's.
@@ -65,14 +60,6 @@ pub(super) fn grant(fence: Fence, fences: u16, expires: Deadline, ttl: Ttl) -> G
 
 pub(super) fn is_several(names: &Names) -> bool {
     names.only().is_none()
-}
-
-pub(super) fn parse_token(text: &str) -> Result<Token> {
-    Token::parse(text)
-}
-
-pub(super) fn parse_name(text: &str) -> Result<Name> {
-    Name::stored(text)
 }
 
 /// A SELECT of holders or waiters with the columns in the order that `read` expects. The order is
@@ -111,7 +98,7 @@ impl HolderRow {
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(HolderRow {
             token: row.get(1)?,
-            share: read_share(row, 2)?,
+            share: read_share(row)?,
             fence: fence(row.get(5)?).map_err(invalid_column)?,
             fences: row.get(6)?,
             expires: deadline(row.get(7)?),
@@ -151,7 +138,7 @@ impl WaiterRow {
         Ok(WaiterRow {
             arrival: row.get(0)?,
             token: row.get(1)?,
-            share: read_share(row, 2)?,
+            share: read_share(row)?,
             fences: row.get(6)?,
             shows_until: deadline(row.get(7)?),
             ttl: ttl(row.get(8)?),

@@ -9,7 +9,7 @@ use crate::claim::{Holder, Names, Status, Waiter, age};
 use crate::clock::Deadline;
 use crate::name::Name;
 use crate::store::file::liveness::ClientId;
-use crate::store::file::rows::{HolderRow, WaiterRow, deadline, is_several, parse_name, parse_token, select};
+use crate::store::file::rows::{HolderRow, WaiterRow, deadline, is_several, select};
 use crate::store::sharing::Occupancy;
 use crate::token::Token;
 
@@ -133,7 +133,7 @@ impl Txn<'_> {
     pub(super) fn waiting_names(&self, token: &str) -> TxnResult<Vec<Name>> {
         let mut select = self.sql("SELECT name FROM waiting WHERE token = ?1")?;
         let names = select.query_map([token], |row| row.get::<_, String>(0))?;
-        names.map(|name| Ok(parse_name(&name?)?)).collect()
+        names.map(|name| Ok(Name::stored(&name?)?)).collect()
     }
 
     /// All clients that hold a lease that is not detached, or wait.
@@ -157,7 +157,7 @@ impl Txn<'_> {
         }
         let waiter = |row: &WaiterRow| -> TxnResult<Waiter> {
             let waiting_for = age(u64::try_from(row.arrival).unwrap_or(0), self.wall_us);
-            Ok(Waiter { owner: parse_token(&row.token)?.owner(), share: row.share, waiting_for })
+            Ok(Waiter { owner: Token::parse(&row.token)?.owner(), share: row.share, waiting_for })
         };
         let status = Status {
             name: name.clone(),
@@ -183,7 +183,7 @@ impl Txn<'_> {
             let last = after.as_deref().unwrap_or("");
             let next: Option<String> = next.query_row([prefix, last], |row| row.get(0))?;
             let Some(name) = next.filter(|name| name.starts_with(prefix)) else { break };
-            let (status, its_clients) = self.inspect(&parse_name(&name)?)?;
+            let (status, its_clients) = self.inspect(&Name::stored(&name)?)?;
             found.extend(status);
             clients.extend(its_clients);
             after = Some(name);
@@ -193,7 +193,7 @@ impl Txn<'_> {
 
     pub(super) fn holder_status(&self, holder: &HolderRow) -> TxnResult<Holder> {
         Ok(Holder {
-            owner: parse_token(&holder.token)?.owner(),
+            owner: Token::parse(&holder.token)?.owner(),
             share: holder.share,
             fence: Some(holder.fence),
             remaining: holder.expires.since(self.now),

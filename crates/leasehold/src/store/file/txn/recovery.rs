@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{Txn, TxnResult};
 use crate::store::file::directory::refused;
+use crate::name::Name;
 use crate::store::file::liveness::ClientId;
-use crate::store::file::rows::{parse_name, time};
+use crate::store::file::rows::time;
 
 impl Txn<'_> {
     /// Adapts the tables to this boot. After a reboot every former client is dead, and all times
@@ -63,7 +64,7 @@ impl Txn<'_> {
         }
         let mut names = Vec::new();
         for name in freed {
-            let name = parse_name(&name)?;
+            let name = Name::stored(&name)?;
             let mut is_behind_dead = false;
             for waiter in self.waiters(&name)? {
                 if dead.contains(&waiter.client) {
@@ -86,7 +87,7 @@ impl Txn<'_> {
         let mut expired = self.sql("SELECT DISTINCT name FROM holding WHERE expires <= ?1")?;
         let names = expired.query_map([time(self.now)], |row| row.get(0))?;
         for name in names.collect::<rusqlite::Result<Vec<String>>>()? {
-            self.refresh(&parse_name(&name)?)?;
+            self.refresh(&Name::stored(&name)?)?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::event::Loss;
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::store::file::liveness::ClientId;
-use crate::store::file::rows::{HolderRow, WaiterRow, WaiterUpdate, parse_token};
+use crate::store::file::rows::{HolderRow, WaiterRow, WaiterUpdate};
 use crate::store::sharing::Occupancy;
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -312,7 +312,7 @@ impl Txn<'_> {
             }
             blockers.extend(self.next_waiter(name, 0)?.map(|waiter| waiter.client));
         }
-        let holder = first.as_ref().map(|holder| parse_token(&holder.token)).transpose()?;
+        let holder = first.as_ref().map(|holder| Token::parse(&holder.token)).transpose()?;
         let busy = Busy {
             holder: holder.map(|token| token.owner()),
             remaining: first.map(|holder| holder.expires.since(self.now)),

@@ -12,7 +12,7 @@ use crate::name::Name;
 use crate::store::file::db::TxnError;
 use crate::store::file::directory::refused;
 use crate::store::file::rows::{
-    HolderRow, WaiterRow, WaiterUpdate, fence, grant, is_several, parse_name, share_columns, time,
+    HolderRow, WaiterRow, WaiterUpdate, fence, grant, is_several, share_columns, time,
 };
 use crate::token::Token;
 use crate::ttl::Ttl;
@@ -216,7 +216,7 @@ impl Txn<'_> {
         let mut delete = self.sql("DELETE FROM holding WHERE token = ?1 AND several RETURNING name")?;
         let mut others = Vec::new();
         for other in delete.query_map([&holder.token], |row| row.get::<_, String>(0))? {
-            others.push(parse_name(&other?)?);
+            others.push(Name::stored(&other?)?);
         }
         others.retain(|other| other != name);
         Ok(others)
