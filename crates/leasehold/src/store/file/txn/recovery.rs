@@ -37,29 +37,22 @@ impl Txn<'_> {
     /// Moves all rows of `previous`, the client that this process was before it opened the store
     /// again, to this client.
     pub(crate) fn take_over(&mut self, previous: ClientId) -> TxnResult<()> {
-        for text in [
-            "UPDATE holding SET client = ?1 WHERE client = ?2",
-            "UPDATE waiting SET client = ?1 WHERE client = ?2",
-            "UPDATE watching SET client = ?1 WHERE client = ?2",
-        ] {
-            self.sql(text)?.execute([self.me.as_sql(), previous.as_sql()])?;
+        for table in ["holding", "waiting", "watching"] {
+            let update = format!("UPDATE {table} SET client = ?1 WHERE client = ?2");
+            self.sql(&update)?.execute([self.me.as_sql(), previous.as_sql()])?;
         }
         Ok(())
     }
 
     /// Removes all rows of dead clients, and grants the waiters that are next.
     pub(crate) fn remove_dead(&mut self, dead: &BTreeSet<ClientId>) -> TxnResult<()> {
-        self.remove_watchers(dead.iter().copied())?;
         let mut freed: BTreeSet<String> = BTreeSet::new();
         for client in dead {
-            for text in [
-                "SELECT DISTINCT name FROM holding WHERE client = ?1 AND NOT detached",
-                "SELECT DISTINCT name FROM waiting WHERE client = ?1",
-            ] {
-                let mut names = self.sql(text)?;
-                for name in names.query_map([client.as_sql()], |row| row.get(0))? {
-                    freed.insert(name?);
-                }
+            let mut names = self.sql(
+                "SELECT name FROM holding WHERE client = ?1 AND NOT detached UNION SELECT name FROM waiting WHERE client = ?1",
+            )?;
+            for name in names.query_map([client.as_sql()], |row| row.get(0))? {
+                freed.insert(name?);
             }
         }
         let mut names = Vec::new();
@@ -76,8 +69,13 @@ impl Txn<'_> {
             names.push(name);
         }
         for client in dead {
-            self.sql("DELETE FROM holding WHERE client = ?1 AND NOT detached")?.execute([client.as_sql()])?;
-            self.sql("DELETE FROM waiting WHERE client = ?1")?.execute([client.as_sql()])?;
+            for text in [
+                "DELETE FROM holding WHERE client = ?1 AND NOT detached",
+                "DELETE FROM waiting WHERE client = ?1",
+                "DELETE FROM watching WHERE client = ?1",
+            ] {
+                self.sql(text)?.execute([client.as_sql()])?;
+            }
         }
         self.grant_waiters(names)
     }

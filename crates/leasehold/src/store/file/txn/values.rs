@@ -179,13 +179,6 @@ impl Txn<'_> {
         Ok(())
     }
 
-    pub(super) fn remove_watchers(&mut self, clients: impl IntoIterator<Item = ClientId>) -> TxnResult<()> {
-        for client in clients {
-            self.sql("DELETE FROM watching WHERE client = ?1")?.execute([client.as_sql()])?;
-        }
-        Ok(())
-    }
-
     /// Removes expired values and fences. If no other client is alive, removes all watchers as
     /// well.
     pub(crate) fn remove_expired_values(&mut self, is_alone: bool) -> TxnResult<()> {
