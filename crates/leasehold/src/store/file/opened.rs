@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{UnixDatagram, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::access::Access;
 use super::db::{Db, TxnError, has_rows_of};
@@ -60,7 +60,8 @@ pub(super) struct OpenedStore {
     /// Reads the rows of this client after a poke, also while another connection writes.
     reader: Mutex<Connection>,
     watched: Mutex<HashMap<ClientId, AbortHandle>>,
-    tasks: Mutex<Vec<AbortHandle>>,
+    /// Aborted when this is dropped.
+    tasks: Mutex<JoinSet<()>>,
     pub(super) runtime: Handle,
 }
 
@@ -163,12 +164,11 @@ impl OpenedStore {
         let connections_max = if access.is_shared() { CONNECTIONS_MAX } else { usize::MAX };
         let opened = Arc::new(opened);
         let weak = Arc::downgrade(&opened);
-        let tasks = [
-            tokio::spawn(receive_pokes(pokes, weak.clone())).abort_handle(),
-            tokio::spawn(keep_connections(deaths, connections_max, clock.clone())).abort_handle(),
-            tokio::spawn(do_follow_ups(follow_ups, weak)).abort_handle(),
-        ];
-        lock(&opened.tasks).extend(tasks);
+        let mut tasks = lock(&opened.tasks);
+        tasks.spawn(receive_pokes(pokes, weak.clone()));
+        tasks.spawn(keep_connections(deaths, connections_max, clock.clone()));
+        tasks.spawn(do_follow_ups(follow_ups, weak));
+        drop(tasks);
         Ok(opened)
     }
 
@@ -239,31 +239,26 @@ impl OpenedStore {
     /// Reads the notifications for this client from the database, and wakes the waiters that they
     /// concern.
     fn read_notifications(&self) {
-        let updates = || -> rusqlite::Result<Vec<WaiterUpdate>> {
-            let reader = lock(&self.reader);
-            let mut select = reader.prepare_cached(
+        let read = || -> rusqlite::Result<(Vec<WaiterUpdate>, Vec<String>)> {
+            let (reader, me) = (lock(&self.reader), [self.me.as_sql()]);
+            let mut updates = reader.prepare_cached(
                 "SELECT token, fence, fences, expires, ttl_ms FROM holding WHERE client = ?1 AND handed
                  UNION ALL SELECT token, 0, 0, 0, 0 FROM waiting WHERE client = ?1 AND told",
             )?;
-            select.query_map([self.me.as_sql()], WaiterUpdate::read)?.collect()
+            let mut changed = reader.prepare_cached("SELECT key FROM watching WHERE client = ?1 AND told")?;
+            let updates = updates.query_map(me, WaiterUpdate::read)?.collect::<rusqlite::Result<_>>()?;
+            Ok((updates, changed.query_map(me, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?))
         };
-        let changed = || -> rusqlite::Result<Vec<String>> {
-            let reader = lock(&self.reader);
-            let mut select = reader.prepare_cached("SELECT key FROM watching WHERE client = ?1 AND told")?;
-            select.query_map([self.me.as_sql()], |row| row.get(0))?.collect()
-        };
-        match (updates(), changed()) {
-            (Ok(updates), Ok(changed)) => self.waiters.wake(updates, &changed),
-            _ => self.waiters.wake_all(),
+        match read() {
+            Ok((updates, changed)) => self.waiters.wake(updates, &changed),
+            Err(_) => self.waiters.wake_all(),
         }
     }
 }
 
 impl Drop for OpenedStore {
     fn drop(&mut self) {
-        let tasks = std::mem::take(&mut *lock(&self.tasks));
-        let watched = std::mem::take(&mut *lock(&self.watched));
-        tasks.iter().chain(watched.values()).for_each(AbortHandle::abort);
+        lock(&self.watched).values().for_each(AbortHandle::abort);
     }
 }
 
