@@ -12,7 +12,7 @@ use crate::locks::Locks;
 use crate::password::Password;
 use crate::store::Store;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-use crate::store::file::{Access, File};
+use crate::store::file::{self, Access, File};
 use crate::store::memory::Memory;
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
 use crate::store::parameter;
@@ -189,7 +189,7 @@ impl Options {
     pub async fn connect_existing(self, url: &str) -> Result<Option<Locks>> {
         match self.place(url)? {
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
-            Place::File(directory, access) if !File::exists(&directory, access)? => Ok(None),
+            Place::File(directory, access) if !file::exists(&directory, access)? => Ok(None),
             _ => self.connecting(url).await.map(Some),
         }
     }
@@ -326,7 +326,7 @@ fn directory(rest: &str) -> Result<(std::path::PathBuf, Access)> {
         _ if path.is_empty() => File::default_directory()?,
         None => path.into(),
         Some(below) if below.is_empty() || below.starts_with('/') => {
-            File::in_home(below.trim_start_matches('/'))?
+            file::in_home(below.trim_start_matches('/'))?
         }
         Some(_) => {
             return refuse(

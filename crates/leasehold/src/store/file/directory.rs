@@ -97,8 +97,8 @@ pub(super) fn default_path() -> Result<PathBuf> {
     }
 }
 
-/// A path below the home directory.
-pub(super) fn in_home(below: &str) -> Result<PathBuf> {
+/// A path below the home directory, as in `file:~/PATH`.
+pub(crate) fn in_home(below: &str) -> Result<PathBuf> {
     match path_from_variable("HOME") {
         Some(home) => check_home_owner("HOME", home.join(below)),
         None => {
@@ -122,6 +122,22 @@ fn check_home_owner(variable: &str, path: PathBuf) -> Result<PathBuf> {
             path.display()
         ))),
         _ => Ok(path),
+    }
+}
+
+/// Whether there is a store in this directory. Does not create one. A directory that is not fit for
+/// a store is an error.
+pub(crate) fn exists(path: &Path, access: Access) -> Result<bool> {
+    let path = std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
+    let is_missing =
+        std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if is_missing && !access.is_shared() {
+        return Ok(false);
+    }
+    let (directory, _) = checked_directory(&path, access)?;
+    match statat(&directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(false),
+        _ => Ok(true),
     }
 }
 
@@ -168,23 +184,6 @@ impl Directory {
             )));
         }
         Ok((Directory { path, real, fd: directory, clients: Arc::new(clients), rules }, File::from(gate)))
-    }
-
-    /// Whether there is a store. Does not create one. A directory that is not fit for a store is an
-    /// error.
-    pub(super) fn exists(path: &Path, access: Access) -> Result<bool> {
-        let path =
-            std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
-        let is_missing =
-            std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        if is_missing && !access.is_shared() {
-            return Ok(false);
-        }
-        let (directory, _) = checked_directory(&path, access)?;
-        match statat(&directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(false),
-            _ => Ok(true),
-        }
     }
 
     /// Creates an empty database file if there is none, and checks the database files. Called under

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Stat, accessat, fstat, fstatfs, fstatvfs, statfs, statvfs};
 
-use super::directory::{DATABASE, Directory, WAL, refused};
+use super::directory::{DATABASE, Directory, WAL, exists, refused};
 use super::liveness::Clients;
 use super::{Access, File};
 use crate::doctor::{Bytes, Finding, tried};
@@ -36,7 +36,7 @@ const LOCAL_FILE_SYSTEMS: &[(u32, &str)] = &[
 /// Examines the directory, then acquires and releases a lock in its store. Does not create a store.
 pub(crate) async fn examine(directory: &Path, access: Access) -> Result<Vec<Finding>> {
     let path = directory.to_owned();
-    let examined = tokio::task::spawn_blocking(move || match Directory::exists(&path, access)? {
+    let examined = tokio::task::spawn_blocking(move || match exists(&path, access)? {
         true => examine_store(&path, access).map(|findings| (findings, true)),
         false => examine_missing(&path).map(|findings| (findings, false)),
     });

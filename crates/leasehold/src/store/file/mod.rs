@@ -38,7 +38,7 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::ttl::Ttl;
 pub use access::Access;
 use db::TxnError;
-use directory::Directory;
+pub(crate) use directory::{exists, in_home};
 pub(crate) use doctor::examine;
 use liveness::ClientId;
 use notify::LocalWaiters;
@@ -103,11 +103,6 @@ impl File {
         Ok(File { shared: Arc::new(Shared { path, access, clock, waiters, opened, reopening }) })
     }
 
-    /// Whether there is a store in this directory. Does not create one.
-    pub(crate) fn exists(directory: &Path, access: Access) -> Result<bool> {
-        Directory::exists(directory, access)
-    }
-
     /// The directory of a store if none is named: `$XDG_STATE_HOME/leasehold`, or else
     /// `~/.local/state/leasehold`.
     ///
@@ -115,11 +110,6 @@ impl File {
     /// [`Error::Refused`] if neither `XDG_STATE_HOME` nor `HOME` is set to an absolute path.
     pub fn default_directory() -> Result<PathBuf> {
         directory::default_path()
-    }
-
-    /// A path below the home directory, as in `file:~/PATH`.
-    pub(crate) fn in_home(below: &str) -> Result<PathBuf> {
-        directory::in_home(below)
     }
 
     /// Runs on a task of its own: if the caller is dropped while rows move to the new client, the
