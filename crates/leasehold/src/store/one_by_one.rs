@@ -56,7 +56,10 @@ impl Ordered {
             let answer = tokio::select! {
                 biased;
                 answer = self.inner.acquire(&asked) => answer,
-                lost = self.keep(&mut taken, claim.ttl) => Err(self.taken_away(&lost)),
+                // What was asked for last may be granted all the same, so that its outcome is not known.
+                lost = self.keep(&mut taken, claim.ttl) => {
+                    Err(self.unreachable(format!("{lost} was lost while the other names were waited for")))
+                }
             };
             let grant = match answer {
                 Ok(Acquired::Granted(grant)) => grant,
@@ -110,10 +113,8 @@ impl Ordered {
         }
     }
 
-    /// What was asked for last may be granted all the same, now or later, so that its outcome is not known.
-    fn taken_away(&self, names: &Names) -> Error {
-        let why = format!("{names} was lost while the other names were waited for");
-        Error::Unreachable { store: self.capabilities().store, why }
+    fn unreachable(&self, why: impl Into<String>) -> Error {
+        Error::Unreachable { store: self.capabilities().store, why: why.into() }
     }
 
     async fn give_back(&self, taken: &[Taken]) -> Result<()> {
@@ -122,7 +123,7 @@ impl Ordered {
             // Whatever it was, the client has to withdraw what is left.
             match error.is_outcome_unknown() {
                 true => Err(error),
-                false => Err(Error::Unreachable { store: self.capabilities().store, why: error.to_string() }),
+                false => Err(self.unreachable(error.to_string())),
             }
         })
     }
@@ -173,10 +174,7 @@ impl Store for Ordered {
             .iter()
             .flat_map(|(ticket, ttl)| parts(ticket).into_iter().map(move |part| (part, *ttl)))
             .collect();
-        let missing = || Error::Unreachable {
-            store: self.capabilities().store,
-            why: "it answered for fewer claims than it was asked about".into(),
-        };
+        let missing = || self.unreachable("it answered for fewer claims than it was asked about");
         let mut answers = self.inner.renew(&flat).await.into_iter();
         let mut of_one = |ticket: &Ticket| {
             let parts = ticket.names.as_slice().len();
@@ -194,13 +192,9 @@ impl Store for Ordered {
         let parts = parts(ticket);
         // All of them are sent, whatever becomes of the first.
         let answers = join_all(parts.iter().map(|part| self.inner.release(part))).await;
-        let mut all = Released::Released;
-        for answer in answers {
-            if answer? == Released::NotHeld {
-                all = Released::NotHeld;
-            }
-        }
-        Ok(all)
+        let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
+        let not_held = answers.into_iter().find(|answer| *answer == Released::NotHeld);
+        Ok(not_held.unwrap_or(Released::Released))
     }
 
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
