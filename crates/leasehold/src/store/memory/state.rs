@@ -98,7 +98,12 @@ impl State {
         let shows_until = now.plus(claim.ttl.as_duration());
         let arrival = match self.arrivals.get(token) {
             Some(arrival) => *arrival,
-            None if self.is_free_for(names, *share) => return self.walk_in(claim, now),
+            None if self.is_free_for(names, *share) => {
+                if let Ok(fence) = self.next_fences(claim.fences.max(1)) {
+                    self.hold(claim.clone(), fence, now);
+                }
+                return;
+            }
             None => self.line_up(claim, shows_until),
         };
         if let Some(entry) = self.line.get_mut(&arrival) {
@@ -125,12 +130,6 @@ impl State {
             Some(place) => place.line.is_empty() && place.held.admits(share),
             None => true,
         })
-    }
-
-    pub(super) fn walk_in(&mut self, claim: &Claim, now: Deadline) {
-        if let Ok(fence) = self.next_fences(claim.fences.max(1)) {
-            self.hold(claim.clone(), fence, now);
-        }
     }
 
     pub(super) fn line_up(&mut self, claim: &Claim, shows_until: Deadline) -> u64 {
@@ -377,10 +376,9 @@ impl State {
 
     /// Takes out holders whose time is over, and admits those who waited for them.
     pub(super) fn expire(&mut self, now: Deadline) {
-        while let Some((expires, token)) = self.expiries.first().cloned() {
-            if expires > now {
-                break;
-            }
+        while let Some((expires, token)) = self.expiries.first().cloned()
+            && expires <= now
+        {
             if let Some(holding) = self.let_go(&token) {
                 self.admit(&holding.ticket.names, now);
             }
