@@ -125,10 +125,7 @@ operations! { |it, cut|
     };
     "release of several names" => {
         let lease = it.a.all(["x", "y"]).lock().await.unwrap();
-        let proof = lease.proof();
-        let finished = cut.off(it, lease.release()).await;
-        assert_eq!(proof.loss(), Some(Loss::Released));
-        finished.is_some()
+        ended(it, cut, lease, Lease::release).await.is_some()
     };
     "lock of an owner behind another client" => behind(it, cut, &it.b, it.a.owner("me").mutex("x").lock()).await;
     "the last one out of an owner's" => {
@@ -177,24 +174,15 @@ operations! { |it, cut|
     };
     "detach" => {
         let lease = it.a.mutex("x").lock().await.unwrap();
-        let proof = lease.proof();
-        let detached = cut.off(it, lease.detach(secs(60))).await;
-        assert_eq!(proof.loss(), Some(Loss::Released));
-        and_back(detached).await
+        and_back(ended(it, cut, lease, |lease| lease.detach(secs(60))).await).await
     };
     "downgrade" => {
         let writer = it.a.rwlock("x").write().await.unwrap();
-        let proof = writer.proof();
-        let reader = cut.off(it, writer.downgrade()).await;
-        assert_eq!(proof.loss(), Some(Loss::Released));
-        reader.is_some()
+        ended(it, cut, writer, Lease::downgrade).await.is_some()
     };
     "upgrade" => {
         let reader = it.a.rwlock("x").read().await.unwrap();
-        let proof = reader.proof();
-        let writer = cut.off(it, reader.upgrade()).await;
-        assert_eq!(proof.loss(), Some(Loss::Released));
-        writer.is_some()
+        ended(it, cut, reader, Lease::upgrade).await.is_some()
     };
     "upgrade beside a reader" => {
         let (reader, other) =
@@ -211,10 +199,7 @@ operations! { |it, cut|
     };
     "release" => {
         let lease = it.a.mutex("x").lock().await.unwrap();
-        let proof = lease.proof();
-        let finished = cut.off(it, lease.release()).await;
-        assert_eq!(proof.loss(), Some(Loss::Released));
-        finished.is_some()
+        ended(it, cut, lease, Lease::release).await.is_some()
     };
     "run" => {
         let work = it.a.mutex("x").run(|lease| async move {
@@ -248,6 +233,19 @@ operations! { |it, cut|
         }
         finished
     };
+}
+
+/// Ends a lease, which has ended also where that is cut off.
+async fn ended<F: Future>(
+    it: &Actors,
+    cut: Cut,
+    lease: Lease,
+    end: impl Fn(Lease) -> F,
+) -> Option<F::Output> {
+    let proof = lease.proof();
+    let output = cut.off(it, end(lease)).await;
+    assert_eq!(proof.loss(), Some(Loss::Released));
+    output
 }
 
 /// Waits behind a holder, which keeps the lock for a while.
