@@ -12,20 +12,13 @@ pub enum Error {
     #[error("`{0}` is not on this machine; `cargo xtask test` installs it")]
     NoProgram(&'static str),
     #[error("`{}` did not start: {why}; its log:\n{log}", program.display())]
-    NotStarted {
-        program: PathBuf,
-        why: String,
-        log: String,
-    },
+    NotStarted { program: PathBuf, why: String, log: String },
     #[error("the server does not run")]
     NotRunning,
     #[error("the server did not end within {0:?}")]
     NotEnded(std::time::Duration),
     #[error("unexpected answer to {asked}: {answer}")]
-    Unexpected {
-        asked: String,
-        answer: String,
-    },
+    Unexpected { asked: String, answer: String },
     #[error(transparent)]
     Certificate(#[from] rcgen::Error),
     /// The system refused, or a connection broke, or nothing came within the patience of a client.

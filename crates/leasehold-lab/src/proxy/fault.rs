@@ -20,11 +20,7 @@ pub enum Flow {
     /// It arrives so much later, in order. Latency, not bandwidth: what is sent together arrives together.
     Delay(Duration),
     /// It arrives later by something between the two, by a seed, in order.
-    Jitter {
-        least: Duration,
-        most: Duration,
-        seed: u64,
-    },
+    Jitter { least: Duration, most: Duration, seed: u64 },
     /// It is kept until something else is said. Even the end of a connection is: a request may arrive long after whoever
     /// sent it has gone.
     Hold,
@@ -53,15 +49,9 @@ pub enum Trick {
     LoseReply,
     /// The request is executed, and the connection cut after so many bytes of its answer. What was answered before
     /// arrives.
-    CutReply {
-        after: usize,
-        by: Cut,
-    },
+    CutReply { after: usize, by: Cut },
     /// The connection is cut after so many bytes of the request: the server sees no more of it.
-    CutRequest {
-        after: usize,
-        by: Cut,
-    },
+    CutRequest { after: usize, by: Cut },
     /// The server gets the request twice, one right behind the other, and the client the first answer.
     Duplicate,
     /// The request is executed, and these bytes arrive in place of its answer.

@@ -128,7 +128,8 @@ fn check_home_owner(variable: &str, path: PathBuf) -> Result<PathBuf> {
 /// Whether there is a store in this directory. Does not create one. A directory that is not fit for
 /// a store is an error.
 pub(crate) fn exists(path: &Path, access: Access) -> Result<bool> {
-    let path = std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
+    let path =
+        std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
     let is_missing =
         std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     if is_missing && !access.is_shared() {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Txn, TxnResult};
-use crate::store::file::directory::refused;
 use crate::name::Name;
+use crate::store::file::directory::refused;
 use crate::store::file::liveness::ClientId;
 use crate::store::file::rows::time;
 
