@@ -56,88 +56,69 @@ pub trait Intercept: Send + Sync + fmt::Debug {
     }
 }
 
-/// Intercepts a call whose arguments are kept for every execution of it.
-async fn pass<I, A, T, E>(decorator: &I, call: Call, args: A, execute: E) -> Result<T>
-where
-    I: Intercept,
-    A: Send + Sync + 'static,
-    T: fmt::Debug + Send + 'static,
-    E: Fn(Arc<dyn Store>, Arc<A>) -> Execution<T> + Send + Sync + 'static,
-{
-    let args = Arc::new(args);
-    decorator.intercept(call, move |store| execute(store, args.clone())).await
+fn call(method: &'static str, about: impl ToString) -> Call {
+    Call { method, about: vec![about.to_string()], detached: false }
 }
 
-fn call(method: &'static str, about: &str) -> Call {
-    Call { method, about: vec![about.to_owned()], detached: false }
+/// Intercepts a call. Its first argument, which is borrowed, is kept for every execution.
+macro_rules! pass {
+    ($decorator:ident, $call:expr, $method:ident($arg:ident $(, $more:ident)*)) => {{
+        let (call, $arg) = ($call, Arc::new($arg.to_owned()));
+        let execute = move |store: Arc<dyn Store>| -> Execution<_> {
+            let $arg = $arg.clone();
+            Box::pin(async move { store.$method(&$arg $(, $more)*).await })
+        };
+        $decorator.intercept(call, execute).await
+    }};
 }
 
 #[async_trait]
 impl<I: Intercept> Store for I {
     async fn acquire(&self, claim: &Claim) -> Result<Acquired> {
-        let call = Call { detached: claim.detached, ..call("acquire", claim.ticket.names.first().as_str()) };
-        pass(self, call, claim.clone(), |store, claim| Box::pin(async move { store.acquire(&claim).await }))
-            .await
+        let call = Call { detached: claim.detached, ..call("acquire", claim.ticket.names.first()) };
+        pass!(self, call, acquire(claim))
     }
 
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>> {
         let about = due.iter().map(|(ticket, _)| ticket.names.first().to_string()).collect();
         let call = Call { method: "renew", about, detached: false };
-        let answers =
-            pass(self, call, due.to_vec(), |store, due| Box::pin(async move { Ok(store.renew(&due).await) }));
-        match answers.await {
+        let kept: Arc<[(Ticket, Ttl)]> = due.into();
+        let execute = move |store: Arc<dyn Store>| -> Execution<_> {
+            let kept = kept.clone();
+            Box::pin(async move { Ok(store.renew(&kept).await) })
+        };
+        match self.intercept(call, execute).await {
             Ok(answers) => answers,
             Err(error) => due.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
     async fn release(&self, ticket: &Ticket) -> Result<Released> {
-        pass(self, call("release", ticket.names.first().as_str()), ticket.clone(), |store, ticket| {
-            Box::pin(async move { store.release(&ticket).await })
-        })
-        .await
+        pass!(self, call("release", ticket.names.first()), release(ticket))
     }
 
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed> {
-        pass(self, call("detach", ticket.names.first().as_str()), ticket.clone(), move |store, ticket| {
-            Box::pin(async move { store.detach(&ticket, ttl).await })
-        })
-        .await
+        pass!(self, call("detach", ticket.names.first()), detach(ticket, ttl))
     }
 
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted> {
-        pass(self, call("convert", ticket.names.first().as_str()), ticket.clone(), move |store, ticket| {
-            Box::pin(async move { store.convert(&ticket, to).await })
-        })
-        .await
+        pass!(self, call("convert", ticket.names.first()), convert(ticket, to))
     }
 
     async fn inspect(&self, name: &Name) -> Result<Option<Status>> {
-        pass(self, call("inspect", name.as_str()), name.clone(), |store, name| {
-            Box::pin(async move { store.inspect(&name).await })
-        })
-        .await
+        pass!(self, call("inspect", name), inspect(name))
     }
 
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>> {
-        pass(self, call("list", prefix), prefix.to_owned(), move |store, prefix| {
-            Box::pin(async move { store.list(&prefix, limit).await })
-        })
-        .await
+        pass!(self, call("list", prefix), list(prefix, limit))
     }
 
     async fn evict(&self, name: &Name) -> Result<Evicted> {
-        pass(self, call("evict", name.as_str()), name.clone(), |store, name| {
-            Box::pin(async move { store.evict(&name).await })
-        })
-        .await
+        pass!(self, call("evict", name), evict(name))
     }
 
     async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
-        pass(self, call("evict_holder", name.as_str()), name.clone(), move |store, name| {
-            Box::pin(async move { store.evict_holder(&name, fence).await })
-        })
-        .await
+        pass!(self, call("evict_holder", name), evict_holder(name, fence))
     }
 
     fn notices(&self) -> Option<NoticeReceiver> {
@@ -149,10 +130,7 @@ impl<I: Intercept> Store for I {
     }
 
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted> {
-        pass(self, call("adopt", name.as_str()), name.clone(), move |store, name| {
-            Box::pin(async move { store.adopt(&name, ttl).await })
-        })
-        .await
+        pass!(self, call("adopt", name), adopt(name, ttl))
     }
 
     fn cells(&self) -> Option<&dyn CellStore> {
