@@ -12,7 +12,7 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use rusqlite::{CachedStatement, Connection};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
 
 use super::db::TxnError;
 use super::liveness::ClientId;
@@ -23,6 +23,8 @@ pub(super) use rules::AcquireOutcome;
 pub(super) use values::WatchOutcome;
 
 pub(super) type TxnResult<T> = std::result::Result<T, TxnError>;
+
+type Read<T> = fn(&Row<'_>) -> rusqlite::Result<T>;
 
 pub(super) struct Txn<'a> {
     db: &'a Connection,
@@ -49,6 +51,15 @@ impl<'a> Txn<'a> {
 
     fn sql(&self, text: &str) -> TxnResult<CachedStatement<'a>> {
         Ok(self.db.prepare_cached(text)?)
+    }
+
+    /// Reads the only row of a SELECT, if there is one.
+    fn row<T>(&self, select: &str, params: impl Params, read: Read<T>) -> TxnResult<Option<T>> {
+        Ok(self.sql(select)?.query_row(params, read).optional()?)
+    }
+
+    fn rows<T>(&self, select: &str, params: impl Params, read: Read<T>) -> TxnResult<Vec<T>> {
+        Ok(self.sql(select)?.query_map(params, read)?.collect::<rusqlite::Result<_>>()?)
     }
 }
 

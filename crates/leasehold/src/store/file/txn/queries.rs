@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, params};
 
 use super::{Txn, TxnResult};
 use crate::claim::{Holder, Names, Status, Waiter, age};
@@ -58,17 +58,15 @@ impl Txn<'_> {
     }
 
     pub(super) fn holders(&self, name: &Name) -> TxnResult<Vec<HolderRow>> {
-        let mut select = self.sql(select!(holding "WHERE name = ?1"))?;
-        let rows = select.query_map([name.as_str()], HolderRow::read)?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
+        self.rows(select!(holding "WHERE name = ?1"), [name.as_str()], HolderRow::read)
     }
 
     /// The token's claim, if it holds exactly these names and has not expired.
     pub(super) fn own(&self, names: &Names, token: &Token) -> TxnResult<Option<HolderRow>> {
         let mut own = None;
         for name in names {
-            let mut select = self.sql(select!(holding "WHERE name = ?1 AND token = ?2"))?;
-            let holder = select.query_row([name.as_str(), token.expose()], HolderRow::read).optional()?;
+            let select = select!(holding "WHERE name = ?1 AND token = ?2");
+            let holder = self.row(select, [name.as_str(), token.expose()], HolderRow::read)?;
             match holder.filter(|holder| holder.expires > self.now && holder.several == is_several(names)) {
                 Some(holder) => own = Some(holder),
                 None => return Ok(None),
@@ -84,9 +82,7 @@ impl Txn<'_> {
 
     /// The waiters of a name, in order of arrival.
     pub(super) fn waiters(&self, name: &Name) -> TxnResult<Vec<WaiterRow>> {
-        let mut select = self.sql(select!(waiting "WHERE name = ?1 ORDER BY arrival"))?;
-        let rows = select.query_map([name.as_str()], WaiterRow::read)?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
+        self.rows(select!(waiting "WHERE name = ?1 ORDER BY arrival"), [name.as_str()], WaiterRow::read)
     }
 
     pub(super) fn count_waiters(&self, name: &Name) -> TxnResult<usize> {
@@ -97,9 +93,8 @@ impl Txn<'_> {
 
     /// The first waiter of a name that arrived later than `after`.
     pub(super) fn next_waiter(&self, name: &Name, after: i64) -> TxnResult<Option<WaiterRow>> {
-        let mut select =
-            self.sql(select!(waiting "WHERE name = ?1 AND arrival > ?2 ORDER BY arrival LIMIT 1"))?;
-        Ok(select.query_row(params![name.as_str(), after], WaiterRow::read).optional()?)
+        let select = select!(waiting "WHERE name = ?1 AND arrival > ?2 ORDER BY arrival LIMIT 1");
+        self.row(select, params![name.as_str(), after], WaiterRow::read)
     }
 
     /// The next waiter that may overtake others and fits beside the holders. The index leaves out
@@ -109,38 +104,35 @@ impl Txn<'_> {
         if held.exclusive + held.shared > 0 {
             return Ok(None);
         }
-        let mut select = self.sql(select!(
+        let select = select!(
             waiting "INDEXED BY waiting_barge WHERE name = ?1 AND share = 3 AND most - take >= ?2 AND arrival > ?3 ORDER BY arrival LIMIT 1"
-        ))?;
+        );
         let used = i64::try_from(held.permits).unwrap_or(i64::MAX);
-        Ok(select.query_row(params![name.as_str(), used, after], WaiterRow::read).optional()?)
+        self.row(select, params![name.as_str(), used, after], WaiterRow::read)
     }
 
     /// The waiter directly ahead of the one with this arrival.
     pub(super) fn waiter_ahead(&self, name: &Name, arrival: i64) -> TxnResult<Option<WaiterRow>> {
-        let mut select =
-            self.sql(select!(waiting "WHERE name = ?1 AND arrival < ?2 ORDER BY arrival DESC LIMIT 1"))?;
-        Ok(select.query_row(params![name.as_str(), arrival], WaiterRow::read).optional()?)
+        let select = select!(waiting "WHERE name = ?1 AND arrival < ?2 ORDER BY arrival DESC LIMIT 1");
+        self.row(select, params![name.as_str(), arrival], WaiterRow::read)
     }
 
     /// The arrival of the token's claim, if it waits.
     pub(super) fn arrival(&self, token: &Token) -> TxnResult<Option<i64>> {
-        let mut select = self.sql("SELECT arrival FROM waiting WHERE token = ?1 LIMIT 1")?;
-        Ok(select.query_row([token.expose()], |row| row.get(0)).optional()?)
+        self.row("SELECT arrival FROM waiting WHERE token = ?1 LIMIT 1", [token.expose()], |row| row.get(0))
     }
 
     /// The names that the token's claim waits for.
     pub(super) fn waiting_names(&self, token: &str) -> TxnResult<Vec<Name>> {
-        let mut select = self.sql("SELECT name FROM waiting WHERE token = ?1")?;
-        let names = select.query_map([token], |row| row.get::<_, String>(0))?;
-        names.map(|name| Ok(Name::stored(&name?)?)).collect()
+        let select = "SELECT name FROM waiting WHERE token = ?1";
+        let names: Vec<String> = self.rows(select, [token], |row| row.get(0))?;
+        names.iter().map(|name| Ok(Name::stored(name)?)).collect()
     }
 
     /// All clients that hold a lease that is not detached, or wait.
     pub(crate) fn clients(&self) -> TxnResult<BTreeSet<ClientId>> {
-        let mut select =
-            self.sql("SELECT client FROM holding WHERE NOT detached UNION SELECT client FROM waiting")?;
-        let clients = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        let select = "SELECT client FROM holding WHERE NOT detached UNION SELECT client FROM waiting";
+        let clients = self.rows(select, [], |row| row.get(0))?;
         Ok(clients.into_iter().map(ClientId::from_sql).collect())
     }
 

@@ -48,12 +48,8 @@ impl Txn<'_> {
     pub(crate) fn remove_dead(&mut self, dead: &BTreeSet<ClientId>) -> TxnResult<()> {
         let mut freed: BTreeSet<String> = BTreeSet::new();
         for client in dead {
-            let mut names = self.sql(
-                "SELECT name FROM holding WHERE client = ?1 AND NOT detached UNION SELECT name FROM waiting WHERE client = ?1",
-            )?;
-            for name in names.query_map([client.as_sql()], |row| row.get(0))? {
-                freed.insert(name?);
-            }
+            let select = "SELECT name FROM holding WHERE client = ?1 AND NOT detached UNION SELECT name FROM waiting WHERE client = ?1";
+            freed.extend(self.rows(select, [client.as_sql()], |row| row.get::<_, String>(0))?);
         }
         let mut names = Vec::new();
         for name in freed {
@@ -82,9 +78,9 @@ impl Txn<'_> {
 
     /// Removes expired holders of names that no operation has read since.
     pub(crate) fn remove_expired(&mut self) -> TxnResult<()> {
-        let mut expired = self.sql("SELECT DISTINCT name FROM holding WHERE expires <= ?1")?;
-        let names = expired.query_map([time(self.now)], |row| row.get(0))?;
-        for name in names.collect::<rusqlite::Result<Vec<String>>>()? {
+        let select = "SELECT DISTINCT name FROM holding WHERE expires <= ?1";
+        let expired: Vec<String> = self.rows(select, [time(self.now)], |row| row.get(0))?;
+        for name in expired {
             self.refresh(&Name::stored(&name)?)?;
         }
         Ok(())

@@ -213,13 +213,9 @@ impl Txn<'_> {
             delete.execute([name.as_str(), &holder.token])?;
             return Ok(Vec::new());
         }
-        let mut delete = self.sql("DELETE FROM holding WHERE token = ?1 AND several RETURNING name")?;
-        let mut others = Vec::new();
-        for other in delete.query_map([&holder.token], |row| row.get::<_, String>(0))? {
-            others.push(Name::stored(&other?)?);
-        }
-        others.retain(|other| other != name);
-        Ok(others)
+        let delete = "DELETE FROM holding WHERE token = ?1 AND several RETURNING name";
+        let names: Vec<String> = self.rows(delete, [&holder.token], |row| row.get(0))?;
+        names.iter().filter(|other| **other != name.as_str()).map(|other| Ok(Name::stored(other)?)).collect()
     }
 
     /// Tells a waiter to check again which processes to watch.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
 use super::{Txn, TxnResult};
 use crate::cells::rate::decide::{Decided, There, decide};
@@ -26,12 +26,10 @@ pub(crate) enum WatchOutcome {
 impl Txn<'_> {
     /// The value under a key, and when it expires.
     pub(crate) fn value(&self, key: &str) -> TxnResult<Option<(Vec<u8>, Option<Deadline>)>> {
-        let mut select =
-            self.sql("SELECT value, expires FROM cell WHERE key = ?1 AND (expires IS NULL OR expires > ?2)")?;
-        let value = select.query_row(params![key, time(self.now)], |row| {
+        let select = "SELECT value, expires FROM cell WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
+        self.row(select, params![key, time(self.now)], |row| {
             Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.map(deadline)))
-        });
-        Ok(value.optional()?)
+        })
     }
 
     pub(crate) fn write(&mut self, key: &str, write: &Write) -> TxnResult<Written> {
@@ -62,12 +60,11 @@ impl Txn<'_> {
     /// The highest fence that the value was written under, and how long that fence outlives the
     /// value.
     fn highest_fence(&self, key: &str) -> TxnResult<Option<(Fence, Ttl)>> {
-        let mut select = self
-            .sql("SELECT fence, kept_ms FROM fenced WHERE key = ?1 AND (expires IS NULL OR expires > ?2)")?;
-        let highest = select.query_row(params![key, time(self.now)], |row| {
+        let select = "SELECT fence, kept_ms FROM fenced WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
+        let highest = self.row(select, params![key, time(self.now)], |row| {
             Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get::<_, i64>(1)?.unsigned_abs()))
-        });
-        match highest.optional()? {
+        })?;
+        match highest {
             Some((fence, kept_ms)) => Ok(Some((Fence::new(fence)?, Ttl::from_ms(kept_ms)))),
             None => Ok(None),
         }
@@ -153,8 +150,8 @@ impl Txn<'_> {
     }
 
     fn notify_watchers(&mut self, key: &str) -> TxnResult<()> {
-        let mut watching = self.sql("SELECT client FROM watching WHERE key = ?1 AND NOT told")?;
-        let clients = watching.query_map([key], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        let select = "SELECT client FROM watching WHERE key = ?1 AND NOT told";
+        let clients = self.rows(select, [key], |row| row.get(0))?;
         if clients.is_empty() {
             return Ok(());
         }
