@@ -92,7 +92,6 @@ pub type Operation = for<'a> fn(&'a Actors, Cut) -> Attempted<'a>;
 
 macro_rules! operations {
     (|$it:ident, $cut:ident| $($what:literal => $attempt:expr;)*) => {
-        /// The operations of a client.
         pub const OPERATIONS: &[(&str, Operation)] =
             &[$(($what, |$it, $cut| Box::pin(async move { $attempt }))),*];
     };

@@ -193,13 +193,11 @@ impl Post {
         }
     }
 
-    /// Another grant.
     pub fn count(&self) {
         (&self.count).write_all(b"+").unwrap();
     }
 }
 
-/// The samples of an observer of the store.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub samples: u64,

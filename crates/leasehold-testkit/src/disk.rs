@@ -9,7 +9,6 @@ use rusqlite::Connection;
 
 use super::{Home, home_in_memory, ms};
 
-/// A directory with a store in it.
 pub struct Disk {
     home: Home,
     db: Connection,

@@ -24,7 +24,6 @@ pub enum Part {
     Permits(u32),
 }
 
-/// A line of a journal.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
     Begin { key: u64, from: u64, until: u64, part: Part },
@@ -144,14 +143,12 @@ struct Held {
     until: u64,
 }
 
-/// The beliefs of all processes.
 #[derive(Debug, Default)]
 pub struct History {
     held: Vec<Held>,
     pub failed: Vec<String>,
 }
 
-/// The verdict on a history.
 #[derive(Debug, Default)]
 pub struct Judged {
     pub grants: usize,

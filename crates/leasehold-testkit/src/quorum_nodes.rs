@@ -27,7 +27,6 @@ impl QuorumNodes {
         QuorumNodes { nodes, proxies: Vec::new() }
     }
 
-    /// Starts nodes that are reached through proxies.
     pub fn behind_proxies(count: usize) -> Self {
         let started = QuorumNodes::start(count);
         let proxies = started.nodes.iter().map(|node| Proxy::to(node.addr()).unwrap()).collect();
@@ -50,7 +49,6 @@ impl QuorumNodes {
         self.store(parameters).await.client(Options::default().owner(owner)).unwrap()
     }
 
-    /// The value of a key on each node.
     pub fn values(&self, key: &str) -> Vec<Option<String>> {
         self.nodes
             .iter()
@@ -69,7 +67,6 @@ impl QuorumNodes {
         }
     }
 
-    /// Has a node remember a fence.
     pub fn set_fence(&self, place: usize, name: &str, fence: u64) {
         let key = format!("lock:{name}");
         self.nodes[place].command(&["ZADD", MEMORY, &fence.to_string(), &key]).unwrap();

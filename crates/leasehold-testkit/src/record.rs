@@ -10,7 +10,6 @@ use rusqlite::Connection;
 
 use super::history::{Life, Part, Sum};
 
-/// One who holds.
 #[derive(Debug)]
 struct Holding {
     part: Part,
@@ -119,14 +118,12 @@ impl Record {
 
 // ---- Redis and Valkey ----
 
-/// A server that keeps a record.
 pub fn recording(kind: Kind) -> Server {
     // It is read while the server runs, so it need not reach the disk; and it is never written anew, which would shorten it.
     let setup = Setup::new(kind).line("appendonly yes").line("appendfsync no");
     setup.line("auto-aof-rewrite-percentage 0").start().unwrap()
 }
 
-/// What the server wrote down of the name.
 pub fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life]) -> Verdict {
     let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.wall_us)));
     let mut reader = Reader {

@@ -10,17 +10,14 @@ use leasehold::{Capabilities, Clock, Error, Locks, Result, Store};
 
 use super::{ms, secs, sleep};
 
-/// The treatment of one call.
 #[derive(Debug, Clone, Copy)]
 pub enum Behaviour {
     Answers,
     /// The call is executed after so many milliseconds.
     Slow(u64),
-    /// The call fails.
     Fails,
     /// The call fails after so many milliseconds.
     SlowlyFails(u64),
-    /// The call never ends.
     Hangs,
     /// The call panics when it is polled a second time.
     PanicsLate,

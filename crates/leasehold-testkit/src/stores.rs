@@ -16,7 +16,6 @@ pub fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F)
     in_memory_and_on_disk(&|a, b| Box::pin(claim(a, b)));
 }
 
-/// Runs the claim on each store, and on a Redis server.
 pub fn on_every_store_and_server<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
     on_every_store(&claim);
     on_a_server("", claim);

@@ -29,7 +29,6 @@ const MARK: &str = ">> ";
 /// for a success.
 const STARTED: &str = "started in its role";
 
-/// Says a line to the test.
 pub fn say(what: impl std::fmt::Display) {
     println!("{MARK}{what}");
 }
@@ -102,7 +101,6 @@ impl Worker {
         Worker { child, pid, stdin, stdout, has_started: false }
     }
 
-    /// The next line it says.
     pub fn hear(&mut self) -> String {
         self.await_start();
         self.next_line().expect("a worker ended before it said what was due")
