@@ -180,13 +180,17 @@ impl Post {
                 return tokio::time::sleep(ms(10)).await;
             }
         };
-        let key = self.journal.begin_lease(part, &lease);
+        let key = self.journal.begin(part, lease.remaining());
         self.count();
         match keep_for(dice.below(2_000)) {
             Some(time) => tokio::time::sleep(time).await,
             None => tokio::task::yield_now().await,
         }
-        self.journal.end_lease(key, &lease);
+        let now = stamp();
+        // Where it was lost, the end that was noted at first counts.
+        if lease.is_valid() {
+            self.journal.end(key, now);
+        }
         match dice.below(10) {
             0 => drop(lease),
             _ => drop(lease.release().await),

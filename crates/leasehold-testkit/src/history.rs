@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::Lease;
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds on CLOCK_BOOTTIME.
@@ -89,22 +88,9 @@ impl Journal {
         key
     }
 
-    /// Notes that a lease is held, for as long as it says.
-    pub fn begin_lease(&self, part: Part, lease: &Lease) -> u64 {
-        self.begin(part, lease.remaining())
-    }
-
     /// Notes that it was held until this moment. To be called before the request that ends it.
     pub fn end(&self, key: u64, was_held_until: u64) {
         self.write(&Line::End { key, until: was_held_until });
-    }
-
-    /// Notes the end of a lease, unless it was lost: then the end that was noted at first counts.
-    pub fn end_lease(&self, key: u64, lease: &Lease) {
-        let now = stamp();
-        if lease.is_valid() {
-            self.end(key, now);
-        }
     }
 
     /// Notes a request without an answer.

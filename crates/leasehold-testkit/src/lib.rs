@@ -65,13 +65,8 @@ pub fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= count {
-                        return;
-                    }
-                    work(i);
-                }
+                let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                numbers.take_while(|number| *number < count).for_each(&work);
             });
         }
     });

@@ -76,10 +76,6 @@ impl Record {
         }
     }
 
-    fn gone(&mut self, token: &str) {
-        self.holds.remove(token);
-    }
-
     fn lived(&self, token: &str, at: u64) -> bool {
         let label = token.split_once('@').map_or("", |(_, label)| label);
         self.killed.get(label).is_none_or(|killed| at < *killed)
@@ -194,7 +190,7 @@ impl Reader {
 
     fn drop_member(&mut self, member: &str) {
         if self.members.remove(member).is_some() {
-            self.record.gone(&token_of(member));
+            self.record.holds.remove(&token_of(member));
         }
     }
 
@@ -349,7 +345,7 @@ pub fn of_files(home: &Path, name: &str, limit: u32, lives: &[Life]) -> Verdict 
         match what.as_str() {
             "joins" => record.joins(&token, place),
             "leaves" => record.leaves(&token),
-            "gone" => record.gone(&token),
+            "gone" => drop(record.holds.remove(&token)),
             "holds" => {
                 let part = match share {
                     0 => Part::All,
