@@ -59,12 +59,9 @@ impl Plan {
         let mut delay = || Duration::from_micros(dice.roll() % (delay_max_us + 1));
         let (before, after, again_after) = (delay(), delay(), delay());
         let mut happens = |per_mille: u16| dice.roll() % 1_000 < u64::from(per_mille);
-        let lost = match (happens(self.lost_requests), happens(self.lost_replies)) {
-            (true, _) => Some(Lost::Request),
-            (false, true) => Some(Lost::Reply),
-            (false, false) => None,
-        };
-        Fate { before, after, lost, again: happens(self.duplicates).then_some(again_after) }
+        let (request_lost, reply_lost) = (happens(self.lost_requests), happens(self.lost_replies));
+        let again = happens(self.duplicates).then_some(again_after);
+        Fate { before, after, request_lost, reply_lost, again }
     }
 }
 
@@ -73,14 +70,9 @@ impl Plan {
 struct Fate {
     before: Duration,
     after: Duration,
-    lost: Option<Lost>,
+    request_lost: bool,
+    reply_lost: bool,
     again: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lost {
-    Request,
-    Reply,
 }
 
 /// SplitMix64: small, and the same everywhere.
@@ -148,7 +140,7 @@ impl Faulty {
             let network = self.clone();
             // The reply travels while a duplicate of the request does.
             spawn(async move {
-                if fate.lost == Some(Lost::Reply) {
+                if fate.reply_lost {
                     network.clock().sleep_until(told).await;
                 } else {
                     network.clock().sleep_until(reply_arrives).await;
@@ -187,7 +179,7 @@ impl Intercept for Faulty {
         let fate = self.line.plan.fate(number);
         let gives_up = self.after(self.line.plan.timeout);
         let no_answer = |why: &str| Error::Unreachable { store: "faulty", why: why.to_owned() };
-        let outcome = if fate.lost == Some(Lost::Request) {
+        let outcome = if fate.request_lost {
             self.clock().sleep_until(gives_up).await;
             Err(no_answer("request lost"))
         } else {
