@@ -29,26 +29,17 @@ const RESERVE_BYTES: usize = 256 * 1024;
 const CHECK_FILES_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Why a transaction failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum TxnError {
-    /// The files at the path are no longer those that were opened.
+    #[error("the files at the path are no longer those that were opened")]
     Replaced,
-    Sqlite(rusqlite::Error),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
     /// An error of SQLite at the commit: the transaction may have happened.
+    #[error(transparent)]
     Commit(rusqlite::Error),
-    Other(Error),
-}
-
-impl From<rusqlite::Error> for TxnError {
-    fn from(error: rusqlite::Error) -> Self {
-        TxnError::Sqlite(error)
-    }
-}
-
-impl From<Error> for TxnError {
-    fn from(error: Error) -> Self {
-        TxnError::Other(error)
-    }
+    #[error(transparent)]
+    Other(#[from] Error),
 }
 
 impl TxnError {
