@@ -17,7 +17,7 @@ const FRAMES_DUE_ALONE: u64 = 256;
 /// From this length on (about 64 MB) the WAL has to start again from its beginning.
 const FRAMES_MAX: i64 = 64_000;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Checkpointer {
     /// No other client had the store open, and this client has not committed anything yet.
     opened_alone: AtomicBool,
@@ -28,11 +28,7 @@ pub(super) struct Checkpointer {
 
 impl Checkpointer {
     pub(super) fn new(opened_alone: bool) -> Self {
-        Checkpointer {
-            opened_alone: AtomicBool::new(opened_alone),
-            is_running: AtomicBool::new(false),
-            written_back: AtomicU64::new(0),
-        }
+        Checkpointer { opened_alone: opened_alone.into(), ..Checkpointer::default() }
     }
 
     /// Whether a checkpoint is due after a commit that left the WAL with this many frames.
