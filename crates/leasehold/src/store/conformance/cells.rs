@@ -337,9 +337,9 @@ async fn what_many_change_by_looking_adds_up(t: &Trial<'_>) {
         let mut left = 10;
         while left > 0 {
             let mut plan = |there: Option<&[u8]>| {
-                let number: u32 = there.map_or(0, |text| {
-                    String::from_utf8_lossy(text).parse().unwrap_or_else(|_| panic!("somebody else wrote here"))
-                });
+                let number = String::from_utf8_lossy(there.unwrap_or(b"0"));
+                let number: u32 =
+                    number.parse().unwrap_or_else(|_| panic!("{number} is no number of this case"));
                 Some(Put { value: Some((number + 1).to_string().into_bytes()), ttl: None })
             };
             match ok(pen.cells().change(&pen.key, &mut plan).await) {
