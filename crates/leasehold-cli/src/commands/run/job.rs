@@ -27,10 +27,16 @@ const REAP_BATCH: usize = 64;
 
 const SCAN_MAX: Duration = Duration::from_millis(250);
 
-/// How long children are killed as they appear, before and after the scan of all processes.
-const SWEEP_MAX: Duration = Duration::from_millis(10);
+/// How long children are killed as they appear, at most, before and after the scan of all processes.
+const SWEEP_MAX: Duration = Duration::from_millis(250);
 
-/// The pause after a sweep that found nothing new: killed processes need the processor to die.
+/// After how many sweeps in a row without a new child there is a pause: killed processes need the
+/// processor to die. A pause lets processes that fork and exit run ahead.
+const SWEEPS_WITHOUT_PAUSE: u32 = 50;
+
+/// After how many sweeps in a row no new child is expected.
+const SWEEPS_WITHOUT_CHILD: u32 = 60;
+
 const SWEEP_PAUSE: Duration = Duration::from_micros(200);
 
 /// How a process ended.
@@ -314,14 +320,23 @@ impl Job {
         unreached
     }
 
+    /// Kills children until no new one appears.
+    ///
+    /// It counts sweeps and not time: on a busy machine, most of the time belongs to processes that
+    /// fork and exit, and a sweep is what overtakes them.
     fn kill_children(&mut self) {
         let until = self.clock.now().plus(SWEEP_MAX);
+        let mut without_child = 0;
         loop {
             self.reap();
-            if self.is_alone || self.clock.now() >= until {
+            if self.is_alone || without_child == SWEEPS_WITHOUT_CHILD || self.clock.now() >= until {
                 return;
             }
-            if self.descendants.kill_children(&mut self.killed) == 0 {
+            match self.descendants.kill_children(&mut self.killed) {
+                0 => without_child += 1,
+                _ => without_child = 0,
+            }
+            if without_child > SWEEPS_WITHOUT_PAUSE {
                 std::thread::sleep(SWEEP_PAUSE);
             }
         }

@@ -15,6 +15,9 @@ use rustix::process::{
 /// How many processes a scan reads before it reaps again.
 const SCAN_BATCH: usize = 16;
 
+/// How many children one sweep kills.
+const SWEEP_BATCH: usize = 512;
+
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
@@ -168,12 +171,11 @@ impl Descendants {
         found
     }
 
-    /// Kills the children of this process, which every orphan becomes, and adds them to `killed`.
-    /// Returns how many were not in it before.
+    /// Kills children of this process, which every orphan becomes, and adds them to `killed`. Skips
+    /// those that are in it. Returns how many it killed; at most [`SWEEP_BATCH`].
     ///
-    /// It reads one file and takes a few microseconds, where a scan of all processes takes
-    /// milliseconds: fast enough to overtake processes that fork and exit, since a process with a
-    /// pending SIGKILL does not fork any more.
+    /// It reads one file, where a scan of all processes takes milliseconds: fast enough to overtake
+    /// processes that fork and exit, since a process with a pending SIGKILL does not fork any more.
     pub(super) fn kill_children(&self, killed: &mut HashSet<Pid>) -> usize {
         let mut list = String::new();
         let Some(mut file) = self.children.as_ref() else { return 0 };
@@ -181,9 +183,13 @@ impl Descendants {
             return 0;
         }
         let before = killed.len();
-        // The youngest first: the others may be dead already.
+        // The youngest first: most of the others may be dead already. On a busy machine there are
+        // thousands that were not reaped yet.
         for pid in list.split_whitespace().rev().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
-            if !self.is_excluded(pid, || getpgid(Some(pid)).ok()) {
+            if killed.len() == before + SWEEP_BATCH {
+                break;
+            }
+            if !killed.contains(&pid) && !self.is_excluded(pid, || getpgid(Some(pid)).ok()) {
                 let _ = kill_process(pid, Signal::KILL);
                 killed.insert(pid);
             }
