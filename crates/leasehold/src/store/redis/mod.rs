@@ -559,17 +559,9 @@ impl Store for Redis {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            fenced: true,
-            fence_blocks: true,
-            fair: true,
-            shared: true,
-            permits: true,
-            several_names: true,
-            conversions: true,
             pushed: self.is_told(),
-            cells: true,
             late_window: self.settings.timeout + 2 * SLACK,
-            ..Capabilities::none("redis")
+            ..Capabilities::all("redis")
         }
     }
 
