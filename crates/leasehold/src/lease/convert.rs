@@ -1,8 +1,8 @@
-//! Conversions: a writer's lease becomes a reader's, or a reader's a writer's, without a gap in between.
+//! Conversions between a writer's and a reader's lease, without a gap.
 //!
-//! A converted claim is a new grant with a new fence, so it gets a new `LeaseState`. The old one lasts until the store has
-//! answered. It still ends at its deadline, but is not renewed meanwhile: a renewal that arrives behind the conversion proves
-//! a fence that was replaced.
+//! A converted claim is a new grant with a new fence, and so a new `LeaseState`. The old one lasts
+//! until the store has answered or its deadline passes. It is not renewed meanwhile: a renewal that
+//! arrives after the conversion proves a fence that was replaced.
 
 use super::state::LeaseState;
 use super::{Lease, Proof};
@@ -14,18 +14,18 @@ use crate::locks::ANSWER_MAX;
 use crate::loss::Then;
 use crate::sync::Arc;
 
-/// What came of an attempt to become a writer: see [`Lease::upgrade`].
+/// The result of [`Lease::upgrade`].
 #[derive(Debug)]
 #[must_use = "a lease is in it, and is let go as soon as it is dropped"]
 pub enum Upgrade {
-    /// It is a writer's now, with a new fence.
+    /// The writer's lease, with a new fence.
     Granted(Lease),
-    /// Others hold the name too: this is the reader's lease, as it was.
+    /// The unchanged reader's lease: other holders have the name too.
     Refused(Lease),
 }
 
 impl Upgrade {
-    /// The writer's lease, where it was granted; else the reader's is let go.
+    /// Returns the writer's lease if it was granted; else releases the reader's.
     pub fn granted(self) -> Option<Lease> {
         match self {
             Upgrade::Granted(lease) => Some(lease),
@@ -35,16 +35,17 @@ impl Upgrade {
 }
 
 impl Lease {
-    /// Makes a reader's lease of a writer's, without a gap: nobody else writes in between. Those readers who wait first in line
-    /// are let in.
+    /// Makes a reader's lease of a writer's, without a gap: no other writer comes in between. The
+    /// readers at the front of the queue are granted, too.
     ///
-    /// It is a new grant: it has a new fence, and the proofs of the old one say [`Loss::Released`]. A limit on holding
-    /// (`max_hold`) goes on counting from where the old one was taken. A reader's lease comes back as it is.
+    /// The result is a new grant with a new fence, and proofs of the old lease report
+    /// [`Loss::Released`]. A `max_hold` counts on. A reader's lease is returned unchanged.
     ///
     /// # Errors
-    /// Whatever the error, the lock is held no more, and what may be left of it is given back. [`Error::Lost`] where the lease
-    /// had ended before; [`Error::Unknown`] where no answer came within 5 s, or before the lease's deadline;
-    /// [`Error::Unsupported`] on a store that cannot; [`Error::Invalid`] for permits; [`Error::Refused`] when the store says so.
+    /// After any error the lock is not held any more, and the rest of it is given back.
+    /// [`Error::Lost`] if the lease had ended before; [`Error::Unknown`] if no answer came within 5
+    /// s, or before the lease's deadline; [`Error::Unsupported`] on a store without conversions;
+    /// [`Error::Invalid`] for permits; [`Error::Refused`] if the store refuses.
     ///
     /// # Cancel safety
     /// Dropped before its end, the lock is given back in the background.
@@ -58,14 +59,12 @@ impl Lease {
         }
     }
 
-    /// Tries to make a writer's lease of a reader's, without a gap. It never waits: where anybody else holds the name, it is
-    /// refused at once and the reader's lease comes back as it was. So two readers who both want to write do not wait for
-    /// each other: both are refused, and one of them has to let go.
+    /// Tries to make a writer's lease of a reader's, without a gap. It does not wait: beside
+    /// another holder it is refused at once and returns the reader's lease unchanged. So two
+    /// readers that both upgrade do not wait for each other: one of them must release.
     ///
-    /// Whoever waits in line for the name is passed: this one holds it already.
-    ///
-    /// Where it is granted, it is a new grant, as after [`downgrade`](Lease::downgrade). A writer's lease comes back as it is,
-    /// granted.
+    /// It passes the queue, because it holds the name already. A granted upgrade is a new grant, as
+    /// after [`downgrade`](Lease::downgrade). A writer's lease is returned unchanged, as granted.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -82,7 +81,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// As [`downgrade`](Lease::downgrade): whatever the error, the lock is held no more.
+    /// As [`downgrade`](Lease::downgrade): after any error the lock is not held any more.
     ///
     /// # Cancel safety
     /// Dropped before its end, the lock is given back in the background, reader's or writer's.
@@ -105,12 +104,12 @@ impl Lease {
             let why = "it cannot change a claim without a gap; let go, and ask again";
             return Err(Error::Unsupported { store: can.store, what, why });
         }
-        // From here on the lease is not renewed. If it is dropped, the claim goes back to the store, and not to another task
-        // of this client: its share is not known until the answer.
+        // From here on the lease is not renewed. If it is dropped, the claim goes back to the store
+        // and not to another task of this client: its share is unknown until the answer.
         state.set_converting(true);
         let enough = client.clock().now().plus(ANSWER_MAX).min(state.valid_until());
         let answer = client.clock().until(enough, client.store.convert(&state.ticket, to)).await;
-        // An answer that comes after the deadline comes too late, and the claim is being withdrawn.
+        // An answer after the deadline comes too late, and the claim is withdrawn.
         state.check_held()?;
         match answer {
             Some(Ok(Converted::Converted(grant))) => self.converted(grant, to),
@@ -131,12 +130,12 @@ impl Lease {
 
     /// Ends the old lease, and begins the new one.
     ///
-    /// The new grant has no local queue: its options may differ from those of the queue, and it is not passed on.
+    /// The new grant has no local queue: its options may differ, and it is not passed on.
     fn converted(self, grant: Grant, to: Share) -> Result<Upgrade> {
         let (client, old) = (self.client().clone(), self.proof.state.clone());
         let now = client.clock().now();
-        // The deadline is the one that this answer proves. Each conversion may cost a millisecond of the claim, so the old
-        // deadline is not carried over.
+        // The deadline is the one that this answer proves. Each conversion may cost 1 ms of the
+        // claim, so the old deadline is not kept.
         if grant.valid_until <= now {
             old.end(Loss::Expired, Then::Withdraw);
             return Err(old.lost_before());

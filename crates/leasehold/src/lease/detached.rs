@@ -1,5 +1,4 @@
-//! `Detached`: a lease that outlives the process that took it. Nobody keeps it; whoever knows its token extends or
-//! releases it.
+//! `Detached`, a lease that outlives its process: its token suffices to extend or release it.
 
 use std::time::Duration;
 
@@ -16,21 +15,21 @@ use crate::sync::Arc;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
-/// The pause before a store that did not answer is asked again; it doubles each time.
+/// The first pause between requests to a store that does not answer; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// A lock that is held and not kept: for a script that takes it in one process, extends it in another and lets go in a
-/// third. It is taken as such ([`Mutex::lock_detached`](crate::Mutex::lock_detached)), or made of a lease that was kept until
-/// then ([`Lease::detach`](crate::Lease::detach)).
+/// A lease that is not renewed, for a script that acquires it in one process, extends it in a
+/// second and releases it in a third. [`Mutex::lock_detached`](crate::Mutex::lock_detached)
+/// acquires one, and [`Lease::detach`](crate::Lease::detach) makes one of a lease. For work inside
+/// one process use a [`Lease`](crate::Lease).
 ///
-/// No task renews it and none watches it. It ends with its TTL unless it is [extended](Detached::extend), and whoever knows
-/// its name and its [token](Detached::token) may extend or [release](Detached::release) it. So its loss is no event: the
-/// next `extend` or `release` is the first to hear of it. Where the work runs inside one process, use a
-/// [`Lease`](crate::Lease).
+/// It ends with its TTL unless it is [extended](Detached::extend) or [released](Detached::release),
+/// by any process with its name and its [token](Detached::token). No task watches it: the next
+/// `extend` or `release` reports a loss, and no event does.
 ///
-/// Dropping it does nothing: that is its point. [Closing](crate::Locks::close) the client does not end it either; calls
-/// through it then say [`Error::Closed`], and another client takes it up.
+/// Dropping it does nothing. [Closing](crate::Locks::close) the client does not end it: calls
+/// through it then fail with [`Error::Closed`], and another client can take it up.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -51,22 +50,22 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// ```
 ///
 /// Invariants:
-/// - `valid_until` is what the store has proven to *this* value: the claim may last longer, never less, unless it is
-///   released or evicted;
-/// - dropping it withdraws the claim before its taker has it, and while it goes back to the store; never else.
+/// - `valid_until` is what the store has proven to *this* value: the claim may last longer, never
+///   less, unless it is released or evicted;
+/// - dropping it withdraws the claim only before its taker has it, or while it is given back.
 #[must_use = "it stays taken until its TTL is over: keep its token, or release it"]
 pub struct Detached {
     client: Arc<Client>,
     ticket: Ticket,
-    /// When it was taken, where that was here.
+    /// The time of the grant, if this client acquired it.
     since: Option<Deadline>,
-    /// `None` where nothing is known.
+    /// `None` if unknown.
     valid_until: Option<Deadline>,
-    /// The longest TTL asked for here. If a release gets no answer, it is repeated for that long.
+    /// The longest TTL asked for here. A release without an answer is repeated for that long.
     longest_ttl: Ttl,
-    /// Present while dropping this value withdraws the claim: until its taker has it, and while it goes back to the store.
+    /// Present while dropping this value withdraws the claim.
     owed: Option<Owed>,
-    /// It was in the hands of a user, and is going back to the store.
+    /// A user had it, and it is going back to the store.
     is_leaving: bool,
 }
 
@@ -80,9 +79,9 @@ impl Detached {
         arriving.owing()
     }
 
-    /// The claim of a lease that has ended here. It is withdrawn unless it [settles](Detached::settle).
+    /// The claim of a lease that ended here, withdrawn unless it [settles](Detached::settle).
     pub(crate) fn of_lease(state: &LeaseState, fence: Fence, since: Deadline) -> Self {
-        // Of the grant's fences, this is the one that its holder had.
+        // The one of the grant's fences that its holder had.
         let ticket = Ticket { fence: Some(fence), ..state.ticket.clone() };
         let mut leaving = Detached::found(&state.client, ticket);
         leaving.since = Some(since);
@@ -112,50 +111,49 @@ impl Detached {
         self
     }
 
-    /// From now on dropping this value does nothing.
+    /// Makes dropping this value do nothing from now on.
     fn let_live(&mut self) {
         self.owed.take().into_iter().for_each(Owed::settle);
         self.is_leaving = false;
     }
 
-    /// What is held.
+    /// Returns the names held.
     pub fn names(&self) -> &Names {
         &self.ticket.names
     }
 
-    /// With the name, what it takes to [take it up](crate::Locks::detached) again. It is a secret: whoever has its
-    /// [text](Token::expose) can let go of the lock.
+    /// Returns the token, which with the name is enough to [take it up](crate::Locks::detached)
+    /// again. It is a secret: any process with its [text](Token::expose) can release the lock.
     pub fn token(&self) -> &Token {
         &self.ticket.token
     }
 
-    /// The fence, to be given to the protected resource with every write; `None` where the lease was taken up again by its
-    /// token alone.
+    /// Returns the fence for the protected resource; `None` if it was taken up by its token alone.
     pub fn fence(&self) -> Option<Fence> {
         self.ticket.fence
     }
 
-    /// Tells it its fence, where whoever took it wrote that down beside the token. [`extend`](Detached::extend) then
-    /// proves both: with the wrong one, it says that the lease is lost.
+    /// Sets the fence that was saved beside the token. [`extend`](Detached::extend) then proves
+    /// both, and reports a loss if the fence is wrong.
     pub fn with_fence(mut self, fence: Fence) -> Self {
         self.ticket.fence = Some(fence);
         self
     }
 
-    /// How long it lasts at least, unless it is released or evicted: as far as *this* value was told, by the grant or by its
-    /// own last extension. Zero where that is over or was never known; another process may know better.
+    /// Returns the time that it lasts at least, unless it is released or evicted, as far as *this*
+    /// value knows from the grant or its own last extension. Zero if that is over or unknown.
     pub fn remaining(&self) -> Duration {
         let now = self.client.clock().now();
         self.valid_until.map_or(Duration::ZERO, |valid_until| valid_until.since(now))
     }
 
-    /// Has it last for this TTL from now on. Never shortens what is left, and never takes the lock again where it had
-    /// gone. A store that does not answer within 5 s is [`Error::Unknown`].
+    /// Makes it last for this TTL from now. Never shortens the time left or revives a lost lock.
     ///
     /// # Errors
-    /// [`Error::Lost`] where it is too late: [`Loss::Taken`] where somebody else holds it, [`Loss::Gone`] where nobody does.
-    /// [`Error::Unknown`] where no answer came: it lasts at least as long as before. [`Error::Refused`] when the store says
-    /// so; [`Error::Invalid`] for a bad TTL; [`Error::Closed`] on a closed client.
+    /// [`Error::Lost`] if it is too late: [`Loss::Taken`] if another holder has it, [`Loss::Gone`]
+    /// if none has. [`Error::Unknown`] if no answer came within 5 s: it lasts at least as long as
+    /// before. [`Error::Refused`] if the store refuses; [`Error::Invalid`] for an invalid TTL;
+    /// [`Error::Closed`] on a closed client.
     ///
     /// # Cancel safety
     /// Dropped before the answer, it lasts at least as long as before.
@@ -171,18 +169,19 @@ impl Detached {
         }
     }
 
-    /// Lets go, and says whether the lock was held to the end. The store is asked in any case: another process may have
-    /// extended the lease.
+    /// Releases it, and returns an error if the lock was not held to the end. It always asks the
+    /// store: another process may have extended the lease.
     ///
     /// # Errors
-    /// [`Error::Lost`] with [`Loss::Gone`] where it was not held any more: what it protected may have been touched by others,
-    /// so roll back. [`Error::Unknown`] where no answer came within 5 s, or one too late to tell: it is given back in the
-    /// background, for as long as its TTL (of one taken up again, the client's) may last. Whoever takes it up and releases it
-    /// after that may find it gone. [`Error::Refused`] when the store says so, and [`Error::Closed`] on a closed client:
-    /// nothing has changed then, and it can be taken up again.
+    /// [`Error::Lost`] with [`Loss::Gone`] if it was not held any more: other holders may have
+    /// changed what it protected, so roll back. [`Error::Unknown`] if no answer came within 5 s, or
+    /// one after the deadline: it is given back in the background, for as long as its TTL (the
+    /// client's, if it was taken up again) may last, and a process that takes it up later may find
+    /// it gone. [`Error::Refused`] if the store refuses, and [`Error::Closed`] on a closed client:
+    /// nothing has changed, and it can be taken up again.
     ///
     /// # Cancel safety
-    /// Dropped before it was polled, it has done nothing. Dropped before the answer, the lock is given back in the background.
+    /// Dropped after its first poll, the lock is given back in the background; before, it stays.
     pub async fn release(mut self) -> Result<()> {
         self.client.check_open()?;
         let lasted = !self.remaining().is_zero();
@@ -200,11 +199,11 @@ impl Detached {
                 self.report_released();
                 Ok(())
             }
-            // Whoever closed the client had it released too, and that may have come first.
+            // Closing the client releases the claim too, and may have done so first.
             Ok(Released::NotHeld) if client.closing.is_closed() => {
                 unknown(self.names(), "the client was closed meanwhile")
             }
-            // It lasted when its holder let go, and may have expired on the way: good work is kept.
+            // It was valid when released, and may have expired on the way: good work is kept.
             Ok(Released::NotHeld) if lasted && self.remaining().is_zero() => {
                 unknown(self.names(), "it was answered after the deadline")
             }
@@ -221,7 +220,7 @@ impl Detached {
         }
     }
 
-    /// One that arrived with less left than its taker needs is renewed, or else given back.
+    /// Renews a grant that arrived with less time left than its taker needs, or gives it back.
     pub(crate) async fn ensure_validity(&mut self, needed: Duration) -> Result<()> {
         if self.remaining() >= needed {
             return Ok(());
@@ -233,7 +232,7 @@ impl Detached {
         if left >= needed {
             return Ok(());
         }
-        // The caller drops it, and with it goes the claim.
+        // The caller drops it, which withdraws the claim.
         self.client.check_open()?;
         match renewed {
             Ok(()) | Err(Error::Lost { .. }) => {
@@ -244,9 +243,9 @@ impl Detached {
         }
     }
 
-    /// Its taker has it in hand with this call's return, and from here on it lives without this process.
+    /// Gives it to its taker: from now on it outlives this process.
     pub(crate) fn let_loose(mut self, asked: Deadline) -> Result<Self> {
-        // Whoever closed the client may have had it withdrawn while it was asked for or renewed.
+        // Closing the client may have withdrawn it meanwhile.
         self.client.check_open()?;
         let now = self.client.clock().now();
         self.let_live();
@@ -257,7 +256,7 @@ impl Detached {
         Ok(self)
     }
 
-    /// Has the store keep it without its client, for this TTL from now.
+    /// Makes the store keep it without its client, for this TTL from now.
     pub(crate) async fn settle(mut self, ttl: Ttl) -> Result<Self> {
         self.longest_ttl = self.longest_ttl.max(ttl);
         if let Some(owed) = &mut self.owed {
@@ -266,9 +265,9 @@ impl Detached {
         }
         let answer = self.client.in_time(self.client.store.detach(&self.ticket, ttl)).await;
         self.owed.iter_mut().for_each(Owed::unlist);
-        // Whoever closed the client may have had it withdrawn.
+        // Closing the client may have withdrawn it.
         self.client.check_open()?;
-        // Until it lives on, dropping `self` withdraws the claim.
+        // Until `let_live`, dropping `self` withdraws the claim.
         match answer {
             Ok(Renewed::Until(deadline)) if deadline <= self.client.clock().now() => {
                 Err(Error::unknown(self.names(), "detach", "it was answered after the new deadline"))
@@ -287,8 +286,9 @@ impl Detached {
         }
     }
 
-    /// Has the store keep the claim without its client until this deadline. Asks again until the store answers or the lease's
-    /// own deadline passes, and never gives the claim back: a request without an answer may have been executed.
+    /// Makes the store keep the claim without its client until this deadline. It retries until the
+    /// store answers or the lease's own deadline passes, and never gives the claim back: a request
+    /// without an answer may have been executed.
     pub(crate) async fn keep_until(mut self, until: Deadline) -> Result<()> {
         self.let_live();
         let lease_end = self.valid_until.unwrap_or(until);
@@ -316,7 +316,7 @@ impl Detached {
         }
     }
 
-    /// A detached lease is not watched, so nothing could enforce a `max_hold`.
+    /// A detached lease is not watched, so no client could enforce a `max_hold`.
     pub(crate) fn refuse_max_hold(max_hold: Option<Duration>) -> Result<()> {
         let Some(max_hold) = max_hold else { return Ok(()) };
         let why =
@@ -324,7 +324,6 @@ impl Detached {
         Err(Error::invalid("max_hold", Short(max_hold).to_string(), why))
     }
 
-    /// Asks the store to renew, and takes its answer.
     async fn renew(&mut self, ttl: Ttl) -> Result<()> {
         self.longest_ttl = self.longest_ttl.max(ttl);
         let due = [(self.ticket.clone(), ttl)];
@@ -340,13 +339,13 @@ impl Detached {
             }
             Renewed::Lost(reason) => {
                 self.valid_until = None;
-                // It may have expired or been released by another process: a lease that is not watched cannot tell that from a deletion.
+                // Without a watch, an expiry or a release by another process looks like a deletion.
                 Err(Error::lost(self.names(), if reason == Loss::Deleted { Loss::Gone } else { reason }))
             }
         }
     }
 
-    /// Of one that was kept until now: the loss of that is an event.
+    /// Reports the loss of a lease that this client acquired as an event, too.
     fn report_lost(&self, reason: Loss) -> Error {
         if let (Some(fence), Some(since)) = (self.fence(), self.since) {
             let held = self.client.clock().now().since(since);

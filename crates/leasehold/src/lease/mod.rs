@@ -1,4 +1,4 @@
-//! `Lease`: a lock that a user holds. `Proof`: a handle that watches it.
+//! `Lease`, a lock that a user holds, and `Proof`, a handle that watches it.
 
 pub(crate) mod convert;
 pub(crate) mod detached;
@@ -24,11 +24,11 @@ use crate::name::Name;
 use crate::sync::{Arc, notified_until};
 use crate::ttl::Ttl;
 
-/// How long a release waits for its answer before the cleanup task takes over.
+/// The time that a release waits for its answer before the cleanup task takes over.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// What a holder can show: the fence, and whether the lease still lasts. Cloning is cheap; a clone can be handed
-/// to other tasks, which can watch the lease but not end it. Like a lease, it keeps its client alive.
+/// A handle that observes a lease: it has the fence and the state of the lease, and cannot end it.
+/// Clones are cheap, for other tasks to watch the lease. Like a lease, it keeps its client alive.
 #[derive(Clone)]
 pub struct Proof {
     state: Arc<LeaseState>,
@@ -37,22 +37,22 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// The fence of this lease: give it to the protected resource with every write.
+    /// Returns the fence of this lease: send it to the protected resource with every write.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// The name that is held; of several, the first.
+    /// Returns the name held; of several, the first.
     pub fn name(&self) -> &Name {
         self.names().first()
     }
 
-    /// All names that are held.
+    /// Returns all names held.
     pub fn names(&self) -> &Names {
         self.state.names()
     }
 
-    /// How long the lease lasts without a further renewal; zero once it is over.
+    /// Returns the time that the lease lasts without a further renewal; zero once it is over.
     pub fn remaining(&self) -> Duration {
         let now = self.state.client.clock().now();
         match self.loss_at(now) {
@@ -61,16 +61,15 @@ impl Proof {
         }
     }
 
-    /// Whether the lease lasts. Once false, false for ever.
+    /// Returns whether the lease lasts. Once false, it stays false.
     ///
-    /// It looks at the clock and asks nobody, so it is cheap, and it is right even when the store hangs or
-    /// the process has just been woken from a pause. What it cannot know is how long the process will be
-    /// paused *after* the look; for that there is the [`fence`](Proof::fence).
+    /// It only reads the clock, so it is cheap, and right even if the store hangs or the process
+    /// was paused. Against a pause *after* the check use the [`fence`](Proof::fence).
     pub fn is_valid(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Why the lease is over, if it is.
+    /// Returns why the lease is over, if it is.
     pub fn loss(&self) -> Option<Loss> {
         self.loss_at(self.state.client.clock().now())
     }
@@ -82,12 +81,12 @@ impl Proof {
     fn loss_at(&self, now: Deadline) -> Option<Loss> {
         match self.state.has_in_hand(self.fence) {
             true => self.state.loss_at(now),
-            // Its holder has let go; whatever came after that is another's.
+            // Its holder has released it; a later loss is another holder's.
             false => Some(Loss::Released),
         }
     }
 
-    /// Ends when the lease does, and says why; [`Loss::Released`] where its holder let go.
+    /// Waits for the end of the lease and returns the reason, which may be [`Loss::Released`].
     ///
     /// # Cancel safety
     /// Can be dropped and called again at any time.
@@ -101,10 +100,10 @@ impl Proof {
         }
     }
 
-    /// Runs the work while the lease lasts. If the lease ends first, the work is cancelled, and this returns `None`.
+    /// Runs the work while the lease lasts; `None` if the lease ends first and cancels the work.
     pub(crate) async fn run<W: Future>(&self, work: impl FnOnce(Proof) -> W) -> Option<W::Output> {
         let work = std::pin::pin!(work(self.clone()));
-        // Loss first: work that ends after its lease has ended was not protected.
+        // Loss first: work that ends after its lease was not protected.
         tokio::select! {
             biased;
             _ = self.lost() => None,
@@ -123,21 +122,22 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// A lock held on a lease: renewed in the background, lost with a reason, let go once.
+/// A lock held on a lease: renewed in the background, lost with a reason, released once.
 ///
-/// Dropping it lets go in the background, at once and without blocking, also in a panic. [`release`](Lease::release)
-/// waits for the answer and says whether the lock was held to the end; prefer it where a roll-back is possible.
+/// Dropping it releases it in the background, without blocking, also in a panic.
+/// [`release`](Lease::release) waits for the answer and reports whether the lock was held to the
+/// end; prefer it if a roll-back is possible.
 ///
-/// It has everything a [`Proof`] has; a clone of it is a [`Proof`], and no second right to the lock.
+/// It derefs to a [`Proof`]; a clone of that is no second right to the lock.
 ///
-/// A lease that is leaked (`std::mem::forget`) goes on being renewed until its `max_hold`, until the client is
-/// [closed](crate::Locks::close), or until the runtime ends: nothing in the language tells it from one in use.
+/// A leaked lease (`std::mem::forget`) is renewed until its `max_hold`, until the client is
+/// [closed](crate::Locks::close), or until the runtime ends.
 #[must_use = "the lock is let go as soon as the lease is dropped"]
 pub struct Lease {
     proof: Proof,
-    /// How many fences of the grant's block are unused.
+    /// The number of unused fences in the grant's block.
     spare_fences: u16,
-    /// Whether dropping this lease ends the grant: not once the grant was passed on.
+    /// True if dropping this lease ends the grant: not after the grant was passed on.
     ///
     /// A grant has one owner. Before a user has the lease, dropping it withdraws the claim.
     is_owner: bool,
@@ -165,19 +165,19 @@ impl Lease {
         self
     }
 
-    /// The fence for the next lease under the same grant, if one is left.
+    /// Returns the fence for the next lease under the same grant, if one is left.
     pub(crate) fn next_fence(&self) -> Option<Fence> {
         if self.spare_fences > 0 { self.proof.fence.plus(1).ok() } else { None }
     }
 
-    /// Returns the next lease under the same grant, with its [`next_fence`](Lease::next_fence). It owns the grant from now on.
+    /// Returns the next lease under the same grant, which it owns from now on.
     pub(crate) fn next_lease(&mut self, fence: Fence) -> Lease {
         self.is_owner = false;
         let spare_fences = self.spare_fences.saturating_sub(1);
         Lease { proof: Proof { fence, ..self.proof.clone() }, spare_fences, is_owner: true }
     }
 
-    /// Whether another task of this client had a lease under the same grant before.
+    /// Returns whether another task of this client had a lease under the same grant before.
     pub(crate) fn is_passed(&self) -> bool {
         self.proof.fence != self.proof.state.fence
     }
@@ -198,17 +198,15 @@ impl Lease {
         self.proof.state.client.clock()
     }
 
-    /// A proof for other tasks to watch.
+    /// Returns a proof for other tasks to watch.
     pub fn proof(&self) -> Proof {
         self.proof.clone()
     }
 
-    /// Renews the lease now, and from now on for this TTL. Never shortens what is left, and never goes beyond the
-    /// lock's `max_hold`.
+    /// Renews the lease for this TTL, now and later, up to `max_hold`. Never shortens what is left.
     ///
     /// # Errors
-    /// [`Error::Lost`] where it is too late; [`Error::Unknown`] where no answer came: the lease is then as good
-    /// as it was, and no better.
+    /// [`Error::Lost`] if it is too late; [`Error::Unknown`] without an answer: it lasts as before.
     ///
     /// # Cancel safety
     /// Dropped before the answer, the lease lasts at least as long as before.
@@ -218,13 +216,13 @@ impl Lease {
         self.proof.state.extend(ttl).await
     }
 
-    /// Lets go, and says whether the lock was held to the end, as far as this client knows: the store, if it is
-    /// asked, or else (where the lease goes straight to another task of this client) the last renewal.
+    /// Releases the lease, and returns an error if the lock was not held to the end. The store
+    /// decides that or, if the lease goes to another task of this client, the last renewal.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the lease had ended before: what it protected may have been touched by others, so
-    /// roll back. [`Error::Unknown`] where the store gave no answer: the lease was valid when this was called, and
-    /// the lock is being given back in the background.
+    /// [`Error::Lost`] if the lease had ended before: other holders may have changed what it
+    /// protected, so roll back. [`Error::Unknown`] if the store gave no answer: the lease was valid
+    /// when this was called, and is given back in the background.
     ///
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
@@ -238,7 +236,7 @@ impl Lease {
         Box::pin(self.give_back(now)).await
     }
 
-    /// Gives the claim back to the store. The user let go at `now`.
+    /// Gives the claim back to the store. The user released it at `now`.
     async fn give_back(self, now: Deadline) -> Result<()> {
         let mut report = Report { proof: &self.proof, now, is_due: true };
         let Proof { state, fence, .. } = &self.proof;
@@ -277,7 +275,7 @@ impl Lease {
                     return unknown(&"the client was closed meanwhile");
                 }
                 if state.clock().now() >= state.valid_until() {
-                    // The lease was valid when its holder let go. It may have expired before the request arrived.
+                    // The lease was valid when released, and may have expired on the way.
                     return unknown(&"it was answered after the deadline");
                 }
                 report.is_due = false;
@@ -288,22 +286,23 @@ impl Lease {
         }
     }
 
-    /// Has the lock outlive this client and its process: for this TTL from now, by the store's clock, and no longer unless it
-    /// is [extended](Detached::extend). There is no gap: nobody else gets it in between. A TTL below what the lease has left
-    /// shortens it. (A renewal that is still on its way to the store may make it last for one TTL of the lease.)
+    /// Makes the lock outlive this client and its process: for this TTL from now, by the store's
+    /// clock, unless it is [extended](Detached::extend). No other holder comes in between. A TTL
+    /// below the time left shortens it, unless a renewal on its way to the store arrives later:
+    /// then it lasts for one TTL of the lease.
     ///
-    /// From this call on the lease itself is over: nobody renews it, and its proofs say [`Loss::Released`]. What comes back has
-    /// its fence.
+    /// From this call on the lease is over: it is not renewed, and its proofs report
+    /// [`Loss::Released`]. The result has its fence.
     ///
     /// # Errors
-    /// Whatever the error, the lock is held no more, and what may be left of it is given back. [`Error::Lost`] where the lease
-    /// had ended before; [`Error::Unknown`] where no answer came within 5 s; [`Error::Refused`] when the store says so;
-    /// [`Error::Invalid`] for a bad TTL, and where a `max_hold` is set, which nobody would be there to enforce;
-    /// [`Error::Closed`] where the client was closed meanwhile.
+    /// After any error the lock is not held any more, and the rest of it is given back.
+    /// [`Error::Lost`] if the lease had ended before; [`Error::Unknown`] if no answer came within 5
+    /// s; [`Error::Refused`] if the store refuses; [`Error::Invalid`] for an invalid TTL, or with a
+    /// `max_hold`, which no client would enforce; [`Error::Closed`] if the client was closed.
     ///
     /// # Cancel safety
-    /// Dropped before its end, the lock is given back in the background. Once it has given the detached lease, that stays until
-    /// it is released or its TTL is over.
+    /// Dropped before its end, the lock is given back in the background. A returned lease stays
+    /// until it is released or its TTL is over.
     pub async fn detach(self, ttl: Duration) -> Result<Detached> {
         let ttl = Ttl::new(ttl)?;
         self.client().check_ttl("TTL", ttl)?;
@@ -314,27 +313,26 @@ impl Lease {
         Box::pin(self.into_detached()?.settle(ttl)).await
     }
 
-    /// Ends the lease and has the name stay taken for so long from now, also where this client and its process end before: for
-    /// work that is done and must not be done again before then. Zero is a [`release`](Lease::release). A `max_hold` does
-    /// not matter here: it limits the work, which is over.
+    /// Ends the lease and keeps the name taken for this time from now, also if this client and its
+    /// process end before: for work that is done and must not be repeated before then. Zero is a
+    /// [`release`](Lease::release). A `max_hold` has no effect: it limits the work, which is over.
     ///
-    /// Unlike [`detach`](Lease::detach) it never gives the name back. The store is asked again until it answers or the
-    /// lease's own deadline passes; where no answer comes, the name stays taken for the time asked for, or, where the store
-    /// never executed the request, until the lease's TTL is over.
+    /// Unlike [`detach`](Lease::detach) it never gives the name back. It retries until the store
+    /// answers or the lease's own deadline passes. Without an answer, the name stays taken for that
+    /// time or, if the store never executed the request, until the lease's TTL is over.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the lease had ended before; [`Error::Unknown`] where the store did not confirm it in time;
-    /// [`Error::Invalid`] where the store does not keep a name for so long.
+    /// [`Error::Lost`] if the lease had ended before; [`Error::Unknown`] if the store did not
+    /// confirm it in time; [`Error::Invalid`] for a longer time than the store keeps a name.
     ///
     /// # Cancel safety
-    /// Dropped before it is polled, the lock is given back in the background. Dropped later, the name stays taken as where
-    /// no answer comes.
+    /// Dropped before it is polled, the lock is given back in the background. Dropped later, the
+    /// name stays taken as without an answer.
     pub async fn keep_for(self, time: Duration) -> Result<()> {
         let until = self.clock().now().plus(time);
         self.keep_until(until).await
     }
 
-    /// [`keep_for`](Lease::keep_for), up to this deadline.
     pub(crate) async fn keep_until(self, until: Deadline) -> Result<()> {
         let client = self.client().clone();
         let _in_use = client.closing.in_use();
@@ -347,7 +345,7 @@ impl Lease {
         Box::pin(self.into_detached()?.keep_until(until)).await
     }
 
-    /// Ends the lease. The claim stays in the store, and the value returned owns it.
+    /// Ends the lease. The claim stays in the store, owned by the returned value.
     fn into_detached(self) -> Result<Detached> {
         self.end_and_keep()?;
         let Proof { state, fence, since } = &self.proof;
@@ -362,15 +360,15 @@ impl Lease {
         if state.end(Loss::Released, Then::Keep) { Ok(()) } else { Err(state.lost_before()) }
     }
 
-    /// Runs the work while the lease lasts. The moment it is lost, the work is cancelled (its future dropped). Where the work
-    /// panics, the lock is let go.
+    /// Runs the work while the lease lasts, then releases it. A loss cancels the work at once
+    /// (drops its future). A panic of the work releases the lock.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the lease was lost under the work, or turns out at the release to have been.
-    /// A release that gets no answer is no error here: the work was protected to its end.
+    /// [`Error::Lost`] if the lease was lost during the work, or if the release finds it lost. A
+    /// release without an answer is no error here: the work was protected to its end.
     ///
     /// # Cancel safety
-    /// Dropped anywhere, the work is cancelled and the lock let go.
+    /// Dropped anywhere, the work is cancelled and the lock released.
     pub async fn run<T, F, W>(self, work: F) -> Result<T>
     where
         F: FnOnce(Proof) -> W,
@@ -379,21 +377,16 @@ impl Lease {
         self.run_or_rollback(work, |_| std::future::ready(())).await
     }
 
-    /// Like [`run`](Lease::run), and where the lease is lost, runs `rollback` before it returns the error. The
-    /// roll-back is told the reason, and the work's output where it had come to its end.
+    /// Like [`run`](Lease::run); if the lease is lost, runs `rollback` with the reason and the
+    /// work's output (if it ended) before it returns the error.
     ///
-    /// An `Err` that the work itself returns is an output like any other: it comes back as `Ok(Err(…))`, and nothing is
-    /// rolled back.
-    ///
-    /// The roll-back runs *without* the lock: it must only undo what is this work's own, or carry the
-    /// [`fence`](Setback::fence).
-    ///
-    /// # Errors
-    /// As [`run`](Lease::run).
+    /// An `Err` of the work itself is an output: the result is `Ok(Err(…))`, without a roll-back.
+    /// The roll-back runs *without* the lock: it may only undo the work's own changes, or must
+    /// carry the [`fence`](Setback::fence).
     ///
     /// # Cancel safety
-    /// Dropped anywhere, the work is cancelled and the lock let go; the roll-back is not started, and is
-    /// cancelled if it had been.
+    /// Dropped anywhere, the work is cancelled and the lock released; the roll-back is cancelled,
+    /// or not started.
     pub async fn run_or_rollback<T, F, W, G, R>(self, work: F, rollback: G) -> Result<T>
     where
         F: FnOnce(Proof) -> W,
@@ -418,7 +411,7 @@ impl Lease {
         }
     }
 
-    /// Lets go, and passes the grant to the next task of this client. Returns false if the grant has to go back to the store.
+    /// Releases the lease, and passes the grant on. Returns false if the grant goes to the store.
     fn pass_on(&mut self, now: Deadline) -> bool {
         let state = self.proof.state.clone();
         state.let_go();
@@ -443,7 +436,7 @@ impl Drop for Vacate<'_> {
     }
 }
 
-/// The event of a release, sent where it is dropped: also by a caller who does not wait for the answer.
+/// The event of a release, sent on drop: also by a caller that does not wait for the answer.
 struct Report<'a> {
     proof: &'a Proof,
     now: Deadline,
@@ -459,14 +452,14 @@ impl Drop for Report<'_> {
     }
 }
 
-/// What a roll-back is told.
+/// The input of a roll-back.
 #[derive(Debug)]
 pub struct Setback<T> {
-    /// Why the lease was lost.
+    /// The reason of the loss.
     pub reason: Loss,
     /// The fence of the lost lease.
     pub fence: Fence,
-    /// The work's output, where it came to its end; `None` where it was cancelled.
+    /// The work's output; `None` if it was cancelled.
     pub output: Option<T>,
 }
 
@@ -477,7 +470,7 @@ impl Drop for Lease {
         }
         let released_at = match self.proof.state.has_in_hand(self.proof.fence) {
             true => Some(self.clock().now()).filter(|now| self.proof.state.loss_at(*now).is_none()),
-            // Its user has let go, or it was dropped on its way to one.
+            // Its user has released it, or it was dropped on its way to one.
             false => None,
         };
         if released_at.is_some_and(|now| self.pass_on(now)) {
@@ -487,13 +480,13 @@ impl Drop for Lease {
         if state.end(Loss::Released, Then::Withdraw) {
             released_at.into_iter().for_each(|now| self.report_released(now));
         } else if let Some(Loss::Deleted | Loss::Taken | Loss::Gone) = state.end_reason() {
-            // The user has let go of a lease that was taken away: an operator may wait for that.
+            // The user has dropped a lease that was taken away: an operator may wait for that.
             state.client.cleanup.confirm_end(state.names().clone(), state.fence);
         }
     }
 }
 
-/// Gives types that have a lease in this field every method of its [`Proof`].
+/// Derefs types with a lease in this field to its [`Proof`].
 macro_rules! deref_to_proof {
     ($($lease:ident)*: $field:ident) => {
         $(impl ::std::ops::Deref for $lease {

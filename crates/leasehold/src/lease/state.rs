@@ -1,7 +1,7 @@
-//! One grant of the store, from the answer to its end.
+//! The state of one grant, from the store's answer to the end.
 //!
-//! A [`Lease`](crate::Lease) owns it. Tasks of one client may have one lease after the other under the same grant (see
-//! `acquire/local_queue`). How a grant ends is in `loss.rs`.
+//! A [`Lease`](crate::Lease) owns it. Tasks of one client may have one lease after the other under
+//! the same grant (see `acquire/local_queue`). `loss.rs` ends it.
 
 use std::time::Duration;
 
@@ -31,34 +31,33 @@ pub(crate) struct LeaseState {
     /// The first fence of the grant.
     pub(crate) fence: Fence,
     pub(crate) granted_at: Deadline,
-    /// `max_hold` in force: past this the lease is lost.
+    /// The end of `max_hold`: past this the lease is lost.
     pub(crate) hold_end: Deadline,
     ttl_ms: AtomicU64,
-    /// The longest TTL ever asked for: the store may remember the claim for that long, whatever it answered.
+    /// The longest TTL ever asked for: the store may keep the claim for that long.
     longest_ttl_ms: AtomicU64,
     valid_until_ns: AtomicU64,
     /// 0 while the lease lasts, then the code of a `Loss`.
     pub(crate) end: AtomicU8,
     /// A renewal was sent and not answered.
     pub(crate) unanswered: AtomicBool,
-    /// A conversion was sent and not answered. A renewal would prove a fence that may be replaced by then.
+    /// A conversion was sent and not answered. A renewal might prove a fence that it replaces.
     converting: AtomicBool,
-    /// The fence of the lease that a user has; 0 if no user has one. A lease that was passed on and not yet picked up is not
-    /// renewed: if the task that it was passed to is never polled again, the TTL must end it.
+    /// The fence of the lease that a user has; 0 without a user. A lease that was passed on and not
+    /// picked up is not renewed: if its new task is never polled again, the TTL must end it.
     pub(crate) fence_in_hand: AtomicU64,
     /// Its key in the renewal schedule; only accessed under the lock of the schedule.
     pub(crate) due_ns: AtomicU64,
-    /// How often a jitter was computed for it.
     pub(crate) times_jittered: AtomicU64,
-    /// How many renewals in a row got no answer.
+    /// The number of renewals in a row without an answer.
     failures: AtomicU64,
     pub(crate) is_loss_reported: AtomicBool,
-    /// Notified when the grant ends, and when a user lets go of a lease under it.
+    /// Notified when the grant ends, and when a user releases a lease under it.
     pub(crate) ended: Notify,
 }
 
 impl LeaseState {
-    /// The state of a grant that begins now. The renewal task has it from now on.
+    /// Makes the state of a new grant, and schedules its renewal.
     pub(crate) fn new(
         client: &Arc<Client>,
         request: Arc<Request>,
@@ -110,12 +109,12 @@ impl LeaseState {
         Ttl::from_ms(self.longest_ttl_ms.load(Ordering::Acquire))
     }
 
-    /// The store may have been asked for this TTL.
+    /// Records that the store may have been asked for this TTL.
     pub(crate) fn asked_for(&self, ttl: Ttl) {
         self.longest_ttl_ms.fetch_max(ttl.as_ms(), Ordering::AcqRel);
     }
 
-    /// What a renewal sends. From now on it is unanswered.
+    /// Returns what a renewal sends. From now on it is unanswered.
     pub(crate) fn to_renew(&self) -> (Ticket, Ttl) {
         self.unanswered.store(true, Ordering::Release);
         (self.ticket.clone(), self.ttl())
@@ -132,7 +131,6 @@ impl LeaseState {
         }
     }
 
-    /// The limit on holding, if there is one.
     pub(crate) fn max_hold(&self) -> Option<Duration> {
         (self.hold_end < Deadline::FAR).then(|| self.hold_end.since(self.granted_at))
     }
@@ -141,7 +139,7 @@ impl LeaseState {
         self.valid_until() >= self.hold_end
     }
 
-    /// Returns why the lease ended, if that was declared. It does not look at the clock.
+    /// Returns why the lease ended, if that was declared. It does not read the clock.
     pub(crate) fn end_reason(&self) -> Option<Loss> {
         Loss::from_code(self.end.load(Ordering::SeqCst))
     }
@@ -163,7 +161,7 @@ impl LeaseState {
         self.fence_in_hand.load(Ordering::SeqCst) == fence.get()
     }
 
-    /// The fence of the lease that a user has, or else of the grant.
+    /// Returns the fence of the lease that a user has, or else of the grant.
     pub(crate) fn fence_shown(&self) -> Fence {
         Fence::new(self.fence_in_hand.load(Ordering::Acquire)).unwrap_or(self.fence)
     }
@@ -172,13 +170,11 @@ impl LeaseState {
         self.failures.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The user lets go of its lease.
     pub(crate) fn let_go(&self) {
         self.fence_in_hand.store(0, Ordering::SeqCst);
         self.ended.notify_waiters();
     }
 
-    /// Applies the store's answer to a renewal.
     pub(crate) fn renewed(self: &Arc<Self>, answer: Renewed) {
         match answer {
             Renewed::Until(deadline) => {
@@ -194,7 +190,7 @@ impl LeaseState {
                     });
                 }
             }
-            // The renewal arrived behind a conversion, whose answer tells what the client holds.
+            // The renewal arrived after a conversion, whose answer tells what the client holds.
             Renewed::Lost(_) if self.is_converting() => {}
             Renewed::Lost(reason) => {
                 self.end(reason, Then::Withdraw);
@@ -202,7 +198,6 @@ impl LeaseState {
         }
     }
 
-    /// Renews now, for this TTL from now on.
     pub(crate) async fn extend(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
         self.check_held()?;
         let answer = self.renew_now(ttl).await;
@@ -210,13 +205,13 @@ impl LeaseState {
         answer.map_err(|error| error.or_unknown(self.names(), "extend"))
     }
 
-    /// Asks the store to renew, and applies its answer if it comes before the deadline.
+    /// Renews in the store, and applies an answer that comes before the deadline.
     pub(crate) async fn renew_now(self: &Arc<Self>, ttl: Ttl) -> Result<()> {
         self.asked_for(ttl);
         let due = [(self.ticket.clone(), ttl)];
         let answers = self.clock().until(self.valid_until(), self.client.store.renew(&due)).await;
         let answer = answers.into_iter().flatten().next().unwrap_or_else(|| Err(self.client.no_answer()))?;
-        // If the deadline passed meanwhile, the lease is lost, whatever the answer.
+        // If the deadline passed meanwhile, the lease is lost with any answer.
         if self.loss().is_none() {
             self.renewed(answer);
             self.ttl_ms.store(ttl.as_ms(), Ordering::Release);
@@ -225,12 +220,11 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Fails if the lease has ended.
     pub(crate) fn check_held(self: &Arc<Self>) -> Result<()> {
         self.loss().map_or(Ok(()), |reason| Err(Error::lost(self.names(), reason)))
     }
 
-    /// The error of a caller that could not end the lease because it had ended already.
+    /// Returns the error of a caller that could not end the lease because it had ended already.
     pub(crate) fn lost_before(&self) -> Error {
         Error::lost(self.names(), self.end_reason().unwrap_or(Loss::Expired))
     }
