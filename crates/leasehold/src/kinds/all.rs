@@ -1,4 +1,4 @@
-//! `All`: several names at once, all or none.
+//! `All`, a lock on several names at once: all or none.
 
 use super::options::{LockOptions, lock_options, run_methods};
 use crate::claim::Names;
@@ -9,19 +9,19 @@ use crate::lease::Lease;
 use crate::locks::Client;
 use crate::sync::Arc;
 
-/// Several names, had alone, all or none: what [`Locks::all`](crate::Locks::all) gives.
+/// An exclusive lock on several names, all or none, made by [`Locks::all`](crate::Locks::all).
 ///
-/// There is one lease over all of them, with one [`lost`](crate::Proof::lost): the loss of one name is the loss of all. Each name
-/// is held as a [`Mutex`](crate::Mutex) of it holds it, and excludes that.
+/// One lease covers all names: the loss of one name is the loss of all. Each name excludes a
+/// [`Mutex`](crate::Mutex) of the same name.
 ///
-/// **No deadlock,** in whatever order callers say their names: a store that takes several names
-/// [in one step](crate::Capabilities::several_names) holds none of them while it waits; on one that does not, they are
-/// taken one after the other in *their* order (as text), the same for everybody, and what was taken is kept until the rest is
-/// there. Whoever holds a name by another lease while it asks for these, is outside of that order.
+/// **No deadlock,** in any order of the names. A store that claims several names [in one
+/// step](crate::Capabilities::several_names) holds none of them while it waits. On another store
+/// the client acquires them one by one, sorted as text, and keeps each until it has the rest. A
+/// caller that holds one of the names by another lease is outside of that order.
 ///
-/// **One fence** for all: it is above every fence that was given before for any of these names.
+/// **One fence** for all: it is above every earlier fence of any of these names.
 ///
-/// Its options are those of a [`Mutex`](crate::Mutex), with the same defaults, without `strict_order`.
+/// The options and defaults are those of a [`Mutex`](crate::Mutex), without `strict_order`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -48,24 +48,21 @@ impl All {
         All { options: LockOptions::new(client, names) }
     }
 
-    /// Waits until nobody holds any of the names, and takes all of them: for ever, unless [`wait`](All::wait) says otherwise.
+    /// Waits for all names and acquires them: for ever, unless [`wait`](All::wait) is set.
     ///
-    /// It is not re-entrant: a task that asks for a name it holds already waits for itself.
+    /// It is not re-entrant: a task that acquires a name that it holds waits for itself.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Invalid`] also for no names, or more than [`Names::COUNT_MAX`];
-    /// [`Error::Unreachable`] also where names that are taken one by one were lost while the rest was waited for.
+    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Invalid`] also for no names, or more than
+    /// [`Names::COUNT_MAX`]; [`Error::Unreachable`] also if it loses a name while it waits.
     ///
     /// # Cancel safety
-    /// Dropped anywhere, it leaves nothing behind: no claim to any of the names, no place in any queue, no task.
+    /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn lock(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
         self.options.acquire()
     }
 
-    /// Takes all of the names if all are free; `None` where one is not.
-    ///
-    /// # Errors
-    /// As [`lock`](All::lock), without [`Error::Busy`].
+    /// Like [`lock`](All::lock), but returns `None` instead of waiting.
     ///
     /// # Cancel safety
     /// As [`lock`](All::lock).

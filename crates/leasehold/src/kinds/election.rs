@@ -1,4 +1,4 @@
-//! `Election`: one leader at a time, for a term; and who it is.
+//! `Election`, with one leader at a time, for a term.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::name::Name;
 use crate::sync::Arc;
 use crate::token::Owner;
 
-/// One leader at a time among those who campaign: what [`Locks::election`](crate::Locks::election) gives.
+/// One leader at a time among the candidates, made by [`Locks::election`](crate::Locks::election).
 ///
-/// A leader holds the name as a [`Mutex`](crate::Mutex) does, on a lease, and has to stop leading when it is
-/// [lost](Proof::lost). The fence of the lease is the **term**: it only rises, and whatever the leader writes to can refuse
-/// what an earlier leader sends late. Those who campaign wait in line; when a leader resigns or dies, the next one leads: at
-/// once, or within the TTL.
+/// A leader holds the name on a lease, and has to stop leading when it is [lost](Proof::lost). The
+/// fence of the lease is the **term**: it only rises, and a resource can reject late writes of an
+/// earlier leader. Candidates wait in a queue: the next one leads at once, or within the TTL after
+/// a death.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
-/// | [`ttl`](Election::ttl) | 30 s | how long a dead leader is not replaced |
-/// | [`owner`](Election::owner) | `host:pid` | who campaigns and leads: what others observe |
-/// | [`wait`](Election::wait) | for ever | how long [`campaign`](Election::campaign) waits |
-/// | [`look_every`](Election::look_every) | 1 s | how late a change of leader is observed at most |
+/// | [`ttl`](Election::ttl) | 30 s | the time until a dead leader is replaced |
+/// | [`owner`](Election::owner) | `host:pid` | the label of the candidate, as others observe it |
+/// | [`wait`](Election::wait) | for ever | the time that [`campaign`](Election::campaign) waits |
+/// | [`look_every`](Election::look_every) | 1 s | the longest delay until a change of leader is observed |
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -50,7 +50,7 @@ pub struct Election {
     look_every: Duration,
 }
 
-/// How often a change of leader is looked for, if nothing is said; and at most.
+/// The default of `look_every`, and its minimum.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
 
@@ -58,32 +58,32 @@ lock_options!(Election: ttl wait owner);
 
 impl Election {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        // Each term is a grant of the store, so that all see the same one.
+        // Each term is a grant of the store, so that all clients see the same one.
         let options = LockOptions::new(client, name.clone().map(Into::into)).strict_order();
         Election { name, options, look_every: LOOK_EVERY }
     }
 
-    /// How often those who observe ask the store who leads; not more often than every 10 ms.
+    /// Sets how often observers ask the store for the leader; at least 10 ms apart.
     pub fn look_every(self, look_every: Duration) -> Self {
         Election { look_every: look_every.max(LOOK_EVERY_MIN), ..self }
     }
 
-    /// Waits in line until this one leads: for ever, unless [`wait`](Election::wait) says otherwise.
+    /// Waits until this candidate leads: for ever, unless [`wait`](Election::wait) is set.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
-    /// Dropped anywhere, it leaves nothing behind: no claim, no place in line, no task.
+    /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
     pub fn campaign(&self) -> impl Future<Output = Result<Leadership>> + Send + use<> {
         let lease = self.options.acquire();
         async move { Ok(Leadership { lease: lease.await? }) }
     }
 
-    /// Who leads now; `None` where nobody does.
+    /// Returns the leader, or `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where the store does not answer; [`Error::Invalid`] for a bad name.
+    /// [`Error::Unreachable`] if the store does not answer; [`Error::Invalid`] for an invalid name.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -95,41 +95,41 @@ impl Election {
         Ok(holder.map(|holder| Leader { owner: holder.owner, term: holder.fence }))
     }
 
-    /// Every change of leader from now on, beginning with who leads now. Whoever leads for less than
-    /// [`look_every`](Election::look_every) may go unseen.
+    /// Returns the changes of leader, beginning with the current one. A leader of less than
+    /// [`look_every`](Election::look_every) may be missed.
     pub fn leader_changed(&self) -> Changes {
         Changes { election: self.clone(), seen: None, next_look: None }
     }
 }
 
-/// Who leads, as others see it.
+/// The leader, as observers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
     /// The label of the leader.
     pub owner: Owner,
-    /// Its term; `None` where the store has no fences.
+    /// Its term; `None` on a store without fences.
     pub term: Option<Fence>,
 }
 
-/// The changes of leader: what [`Election::leader_changed`] gives.
+/// The changes of leader, from [`Election::leader_changed`].
 #[derive(Debug)]
 pub struct Changes {
     election: Election,
-    /// What was told last.
+    /// The leader returned last.
     seen: Option<Option<Leader>>,
-    /// Not before then.
+    /// The earliest time of the next request.
     next_look: Option<Deadline>,
 }
 
 impl Changes {
-    /// Who leads now, at once; after that, whenever it is somebody else, or a new term, or nobody.
+    /// Returns the leader; after the first call, waits for another leader, another term or none.
     ///
     /// # Errors
-    /// As [`Election::leader`]. An error ends nothing: it can be called again.
+    /// As [`Election::leader`]. After an error it can be called again.
     ///
     /// # Cancel safety
-    /// No change is missed by dropping it: the next call tells.
+    /// No change is missed by dropping it: the next call returns it.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         let clock = self.election.options.client.clock().clone();
         loop {
@@ -146,10 +146,8 @@ impl Changes {
     }
 }
 
-/// A term of office: what [`Election::campaign`] gives. It has everything a [`Proof`] has; where it is
-/// [lost](Proof::lost), this one leads no more.
-///
-/// Dropped, it is given up in the background.
+/// A term of office, from [`Election::campaign`]. It derefs to a [`Proof`]; when it is
+/// [lost](Proof::lost), the leader must stop. Dropping it resigns in the background.
 #[derive(Debug)]
 #[must_use = "the leader resigns as soon as this is dropped"]
 pub struct Leadership {
@@ -157,28 +155,28 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The term: the fence, to be given to whatever the leader writes to.
+    /// Returns the term: the fence for every write of the leader.
     pub fn term(&self) -> Fence {
         self.lease.fence()
     }
 
-    /// A proof for other tasks to watch.
+    /// Returns a proof for other tasks to watch.
     pub fn proof(&self) -> Proof {
         self.lease.proof()
     }
 
-    /// Leads no more, and lets the next one lead at once.
+    /// Resigns, so that the next candidate leads at once.
     ///
     /// # Errors
     /// As [`Lease::release`].
     ///
     /// # Cancel safety
-    /// Dropped before the answer, it is given up in the background.
+    /// Dropped before the answer, the leader resigns in the background.
     pub async fn resign(self) -> Result<()> {
         self.lease.release().await
     }
 
-    /// The lease itself: to run work under it, or to detach it.
+    /// Returns the lease, to run work under it or to detach it.
     pub fn into_lease(self) -> Lease {
         self.lease
     }

@@ -1,4 +1,4 @@
-//! `Latch`: closed until so many have counted down, and open from then on.
+//! `Latch`, which is closed until a number of counts arrived, and open from then on.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,25 +12,24 @@ use crate::name::Name;
 use crate::sync::Arc;
 use crate::token::{Owner, Token};
 
-/// For how long a latch is remembered after somebody counted down last.
+/// The time that a latch is remembered after the last count.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
 
-/// How long two looks at a store that does not answer are apart.
+/// The pause between two requests to a store that does not answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// For how long counting down is tried again where it is not known whether it happened.
+/// The time for which a count with an unknown outcome is retried.
 const PERSISTENCE: Duration = Duration::from_secs(10);
 
-/// A gate that is closed until so many have counted down, and open from then on: workers tell that they are ready, or done, and
-/// whoever needs all of them waits.
+/// A gate that is closed until a number of counts arrived, and open from then on. Workers count
+/// down when they are ready or done, and waiters wait for all of them.
 ///
-/// Nothing of it depends on anybody's life. A waiter that dies leaves nothing behind; whoever has counted down may die at
-/// once, and has counted. One that dies before that has not: then the latch stays closed until somebody counts in its place.
-/// A worker that may be started again counts [under a name of its own](Latch::count_down_as), and counts once, however often it
-/// comes.
+/// A waiter that dies leaves nothing behind, and a count outlives its worker. If a worker dies
+/// before its count, the latch stays closed until another worker counts in its place. A worker that
+/// may be restarted counts [under its own name](Latch::count_down_as), and so only once.
 ///
-/// Whoever counts first says how many are needed; others have to mean the same. A latch is forgotten a day after somebody
-/// counted down last ([`kept_for`](Latch::kept_for) says otherwise): then the name is that of a new one, closed again.
+/// The first count sets the number, and the other clients must use the same one. A day after the
+/// last count ([`kept_for`](Latch::kept_for)) it is forgotten, and so closed again.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -49,14 +48,14 @@ pub struct Latch {
     count: u32,
 }
 
-/// Who has counted down, by lines after the count.
+/// The stored value: the needed number of counts and the ids counted, one per line.
 struct Tally {
     count: u32,
     ids: Vec<String>,
 }
 
 impl Latch {
-    /// The most that a latch can be made to wait for.
+    /// The highest number of counts.
     pub const COUNT_MAX: u32 = 10_000;
 
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>, count: u32) -> Self {
@@ -70,40 +69,40 @@ impl Latch {
         Latch { place: Place::new(&client, "a latch", Kind::Latch, name), count }.kept_for(KEPT_FOR)
     }
 
-    /// For how long it is remembered after somebody counted down last: longer than anybody waits for it.
+    /// Sets the time, longer than any wait, that the latch is remembered after the last count.
     pub fn kept_for(mut self, time: Duration) -> Self {
         self.place.ttl(time);
         self
     }
 
-    /// Counts down by one, and says how many are still missing.
+    /// Counts down by one, and returns the number of missing counts.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where the store does not answer for 10 s: whether it has counted is not known then, and with
-    /// [a name of its own](Latch::count_down_as) it can be said again. [`Error::Invalid`] where others mean another count;
-    /// [`Error::Unsupported`] where the store keeps no values.
+    /// [`Error::Unreachable`] if the store does not answer for 10 s: the count may have happened,
+    /// and is safe to repeat only under [an own name](Latch::count_down_as). [`Error::Invalid`] if
+    /// others use another number; [`Error::Unsupported`] if the store has no values.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has counted or it has not; nothing stays behind.
+    /// Dropped before its end, the count has happened or not; nothing else is left behind.
     pub async fn count_down(&self) -> Result<u32> {
         let token = Token::fresh(&self.place.client.defaults.owner)?;
         let (id, _) = token.expose().split_once('@').unwrap_or_default();
         self.count(id).await
     }
 
-    /// The same under a name: however often, and from wherever, it counts once.
+    /// Counts down under a name: repeats from any process count once.
     ///
     /// # Errors
-    /// As [`count_down`](Latch::count_down); [`Error::Invalid`] for a bad name (it is checked as an owner's label is).
+    /// As [`count_down`](Latch::count_down); [`Error::Invalid`] also for an invalid owner's label.
     ///
     /// # Cancel safety
     /// As [`count_down`](Latch::count_down); it can be repeated.
     pub async fn count_down_as(&self, id: impl AsRef<str>) -> Result<u32> {
-        // One that could be taken for another's random number would not count.
+        // A name equal to the random id of another count would not count.
         self.count(&format!("@{}", Owner::new(id)?)).await
     }
 
-    /// How many are still missing; zero where it is open.
+    /// Returns the number of missing counts; zero if the latch is open.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -113,11 +112,11 @@ impl Latch {
         Ok(tally.missing())
     }
 
-    /// Waits until it is open, however long that takes, and through any outage of the store.
+    /// Waits until the latch is open, without a limit and through any outage of the store.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where others mean another count; [`Error::Refused`] where the store refuses;
-    /// [`Error::Unsupported`] where the store keeps no values; [`Error::Closed`] when the client is closed.
+    /// [`Error::Invalid`] if others use another number; [`Error::Refused`] if the store refuses;
+    /// [`Error::Unsupported`] if it has no values; [`Error::Closed`] when the client is closed.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -125,10 +124,10 @@ impl Latch {
         self.wait_until(Deadline::FAR).await.map(drop)
     }
 
-    /// Waits until it is open, at most so long; says whether it is.
+    /// Waits until the latch is open, at most for `time`; returns whether it is.
     ///
     /// # Errors
-    /// As [`wait`](Latch::wait); [`Error::Unreachable`] where the store did not answer at the end.
+    /// As [`wait`](Latch::wait); [`Error::Unreachable`] if the store did not answer at the end.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -136,10 +135,10 @@ impl Latch {
         self.wait_until(self.place.client.clock().now().plus(time)).await
     }
 
-    /// Forgets who has counted: the next to count down starts a new one. Whoever waits goes on waiting, for that.
+    /// Forgets all counts: the next count starts a new latch. Waiters go on to wait for that one.
     ///
     /// # Cancel safety
-    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    /// Dropped before the answer, the reset may or may not have happened; it can be repeated.
     pub async fn reset(&self) -> Result<()> {
         let (terms, store) = self.place.open()?;
         self.place.client.in_time(store.write(&terms.key, &Write::REMOVE)).await.map(drop)
@@ -153,7 +152,7 @@ impl Latch {
             let (terms, store) = self.place.open()?;
             match client.in_time(self.try_count(terms, store, id)).await {
                 Ok(Some(missing)) => return Ok(missing),
-                // Somebody else was quicker.
+                // Another client was faster.
                 Ok(None) => {}
                 Err(error) if error.is_outcome_unknown() && clock.now() < give_up => {
                     clock.sleep_until(clock.now().plus(PAUSE)).await;
@@ -184,7 +183,7 @@ impl Latch {
         }
     }
 
-    /// What is there, and as it is written.
+    /// Returns the counts, and the value as stored.
     async fn read(&self, terms: &Terms, store: &dyn CellStore) -> Result<(Tally, Option<Vec<u8>>)> {
         let key = &terms.key;
         let Some(kept) = store.read(key).await? else {
@@ -202,10 +201,10 @@ impl Latch {
         Ok((tally, Some(kept.value)))
     }
 
-    /// How many are missing then; nothing where somebody came between.
+    /// Returns the number of missing counts, or `None` if another client wrote in between.
     async fn try_count(&self, terms: &Terms, store: &dyn CellStore, id: &str) -> Result<Option<u32>> {
         let (mut tally, before) = self.read(terms, store).await?;
-        // An answer that was lost on its way is found here, and so is one that comes again.
+        // Finds a count whose answer was lost, and a repeated count.
         if tally.missing() == 0 || tally.ids.iter().any(|known| known == id) {
             return Ok(Some(tally.missing()));
         }

@@ -1,4 +1,4 @@
-//! The kinds of lock, each a friendly face over a [`Share`](crate::Share).
+//! The kinds of lock, each a typed front of a [`Share`](crate::Share).
 
 pub mod all;
 pub mod election;

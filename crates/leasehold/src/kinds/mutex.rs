@@ -1,4 +1,4 @@
-//! `Mutex`: one holder at a time.
+//! `Mutex`, a lock with one holder at a time.
 
 use super::options::{LockOptions, lock_options, run_methods};
 use crate::claim::Names;
@@ -11,15 +11,15 @@ use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
 
-/// A lock that one holder at a time has: what [`Locks::mutex`](crate::Locks::mutex) gives.
+/// A lock with one holder at a time, made by [`Locks::mutex`](crate::Locks::mutex).
 ///
 /// | option | default | meaning |
 /// |---|---|---|
-/// | [`ttl`](Mutex::ttl) | 30 s | how long the lock outlives a dead holder |
-/// | [`wait`](Mutex::wait) | for ever | how long [`lock`](Mutex::lock) waits |
-/// | [`owner`](Mutex::owner) | `host:pid` | who holds it, for people |
-/// | [`max_hold`](Mutex::max_hold) | none | past this it is lost, however well it is renewed |
-/// | [`no_renewal`](Mutex::no_renewal) | renewed | it ends with its TTL unless [extended](Lease::extend) |
+/// | [`ttl`](Mutex::ttl) | 30 s | the time that the lock outlives a dead holder |
+/// | [`wait`](Mutex::wait) | for ever | the time that [`lock`](Mutex::lock) waits |
+/// | [`owner`](Mutex::owner) | `host:pid` | the label of the holder, for people |
+/// | [`max_hold`](Mutex::max_hold) | none | past this the lease is lost, although renewed |
+/// | [`no_renewal`](Mutex::no_renewal) | renewed | the lease ends with its TTL unless [extended](Lease::extend) |
 /// | [`min_validity`](Mutex::min_validity) | half the TTL | a grant with less left is renewed or given back |
 /// | [`strict_order`](Mutex::strict_order) | off | tasks of one client queue one by one in the store |
 ///
@@ -47,20 +47,21 @@ impl Mutex {
         Mutex { options: LockOptions::new(client, name.map(Names::from)) }
     }
 
-    /// For a lock that running work needs, also while the client is drained.
+    /// For a lock that running work needs: granted also during a drain.
     #[cfg(not(shuttle))]
     pub(crate) fn internal(self) -> Self {
         Mutex { options: self.options.internal() }
     }
 
-    /// Waits for the lock and takes it: for ever, unless [`wait`](Mutex::wait) says otherwise.
+    /// Waits for the lock and acquires it: for ever, unless [`wait`](Mutex::wait) is set.
     ///
-    /// It is not re-entrant: a task that locks a name it holds already waits for itself.
+    /// It is not re-entrant: a task that locks a name that it holds waits for itself.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over; [`Error::Unreachable`] when the store does not answer;
-    /// [`Error::Late`] for a grant that came too [late](Mutex::min_validity); [`Error::Refused`] when the store says so;
-    /// [`Error::Invalid`] for a bad name or option; [`Error::Closed`] on a closed client.
+    /// [`Error::Busy`] when the [`wait`](Mutex::wait) is over; [`Error::Unreachable`] if the store
+    /// does not answer; [`Error::Late`] for a grant that came [too late](Mutex::min_validity);
+    /// [`Error::Refused`] if the store refuses; [`Error::Invalid`] for an invalid name or option;
+    /// [`Error::Closed`] on a closed client.
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
@@ -68,11 +69,8 @@ impl Mutex {
         self.options.acquire()
     }
 
-    /// Takes the lock if it is free; `None` where it is not. A store that does not say so within 5 s is
-    /// [`Error::Unreachable`].
-    ///
-    /// # Errors
-    /// As [`lock`](Mutex::lock), without [`Error::Busy`].
+    /// Like [`lock`](Mutex::lock), but returns `None` instead of waiting. It fails with
+    /// [`Error::Unreachable`] if the store does not answer within 5 s.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
@@ -80,28 +78,22 @@ impl Mutex {
         self.options.try_acquire()
     }
 
-    /// Waits for the lock, as [`lock`](Mutex::lock) does, and takes it for longer than this process may live: nobody
-    /// renews it, and dropping it does not let go. See [`Detached`].
+    /// Waits for the lock and acquires it as a [`Detached`] lease, which outlives this process.
     ///
-    /// Of the options it follows [`ttl`](Mutex::ttl), [`wait`](Mutex::wait), [`owner`](Mutex::owner) and
-    /// [`min_validity`](Mutex::min_validity). [`no_renewal`](Mutex::no_renewal) and [`strict_order`](Mutex::strict_order) it
-    /// is in any case: it takes its own place in the store's queue, and is never passed on.
+    /// It follows [`ttl`](Mutex::ttl), [`wait`](Mutex::wait), [`owner`](Mutex::owner) and
+    /// [`min_validity`](Mutex::min_validity). It always has [`no_renewal`](Mutex::no_renewal) and
+    /// [`strict_order`](Mutex::strict_order): it queues in the store, and is never passed on.
     ///
     /// # Errors
-    /// As [`lock`](Mutex::lock); and [`Error::Invalid`] where [`max_hold`](Mutex::max_hold) is set, which nobody would be
-    /// there to enforce.
+    /// As [`lock`](Mutex::lock); [`Error::Invalid`] also with a [`max_hold`](Mutex::max_hold).
     ///
     /// # Cancel safety
-    /// Dropped before its end, it leaves nothing behind: no claim, no place in any queue, no task. Once it has given
-    /// the lease, that stays until it is released or its TTL is over.
+    /// As [`lock`](Mutex::lock). A returned lease stays until it is released or its TTL is over.
     pub fn lock_detached(&self) -> impl Future<Output = Result<Detached>> + Send + use<> {
         self.options.acquire_detached()
     }
 
-    /// Takes the lock as [`lock_detached`](Mutex::lock_detached) does, if it is free; `None` where it is not.
-    ///
-    /// # Errors
-    /// As [`lock_detached`](Mutex::lock_detached), without [`Error::Busy`].
+    /// Like [`lock_detached`](Mutex::lock_detached), but returns `None` instead of waiting.
     ///
     /// # Cancel safety
     /// As [`lock_detached`](Mutex::lock_detached).

@@ -1,4 +1,4 @@
-//! `Once`: at most one run per period, whoever comes first.
+//! `Once`, which allows at most one run per period.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use crate::name::Name;
 use crate::sync::Arc;
 use crate::ttl::Ttl;
 
-/// At most one run per period, in the whole fleet: what [`Locks::once`](crate::Locks::once) gives.
+/// At most one run per period, across all clients, made by [`Locks::once`](crate::Locks::once).
 ///
-/// For jobs that every machine starts at its own time. Whoever comes first runs; when it is done, the name stays taken for
-/// what is left of the period, counted from when the run began, so that whoever is late, or has a clock that is fast, finds it
-/// taken and has nothing to do. No clock of any two machines is compared.
+/// For jobs that every machine starts by its own clock. The first caller runs. After its run the
+/// name stays taken for the rest of the period, counted from the start of the run, so that a caller
+/// that is late or has a fast clock finds it taken. The clocks of two machines are never compared.
 ///
-/// **How long a period?** Shorter than the time between two starts by more than clocks and starts may differ, and longer than
-/// they differ: for a job that is started every day, say 23 hours. A period of a whole day would have the next day's run
-/// skipped where it starts a moment earlier than the one before.
+/// **The period** should be shorter than the interval between two starts by more than the clocks
+/// and starts differ, and longer than that difference: 23 hours for a daily job. With a period of a
+/// whole day, a run that starts a moment earlier than the day before is skipped.
 ///
-/// **What counts.** A run that [ends](Turn::done), well or not: its period is kept unless its holder
-/// [gives it back](Turn::give_back). A run that does not end (the process dies, the future is dropped or panics, the
-/// lease is lost, [`at_most_for`](Once::at_most_for) is over) does not count: somebody else may run, at once or when the TTL is
-/// over.
+/// **A run counts** if it [ends](Turn::done), successful or not, unless its holder [gives it
+/// back](Turn::give_back). A run does not count if it does not end: the process dies, the future is
+/// dropped or panics, the lease is lost, or [`at_most_for`](Once::at_most_for) is over. Then
+/// another run may begin at once, or when the TTL is over.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
-/// | [`per`](Once::per) | to be said | the period |
+/// | [`per`](Once::per) | required | the period |
 /// | [`at_most_for`](Once::at_most_for) | no limit | past this a run is lost, and cancelled |
-/// | [`at_least_for`](Once::at_least_for) | 0 | how long the name stays taken even where a run is given back |
-/// | [`ttl`](Once::ttl) | 30 s | how long the name outlives a process that dies in its run |
-/// | [`owner`](Once::owner) | `host:pid` | who runs it, for people |
+/// | [`at_least_for`](Once::at_least_for) | 0 | the time that the name stays taken after a run is given back |
+/// | [`ttl`](Once::ttl) | 30 s | the time that the name outlives a process that dies in its run |
+/// | [`owner`](Once::owner) | `host:pid` | the label of the runner, for people |
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -56,34 +56,33 @@ lock_options!(Once: ttl owner);
 
 impl Once {
     pub(crate) fn new(client: Arc<Client>, name: Result<Name>) -> Self {
-        // A run is nothing to be passed on.
+        // A run is not passed on to another task.
         let options = LockOptions::new(client, name.map(Into::into)).strict_order();
         let period = Err(Error::invalid("period", "none", "say with `per` in which time it runs once"));
         Once { options, period, at_least_for: Duration::ZERO }
     }
 
-    /// The period: from the beginning of one run to where the next may begin.
+    /// Sets the period: the time from the start of one run to the earliest start of the next.
     pub fn per(self, period: Duration) -> Self {
         Once { period: Ttl::new(period), ..self }
     }
 
-    /// A cap on a run: past this it is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that one that hangs does not keep
-    /// the name for ever. It does not count then.
+    /// Limits a run: past this it is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)) and does
+    /// not count, so that a hanging run ends.
     pub fn at_most_for(self, at_most_for: Duration) -> Self {
         Once { options: self.options.max_hold(at_most_for), ..self }
     }
 
-    /// How long the name stays taken, from the beginning of the run, where the run is [given back](Turn::give_back).
+    /// Sets the time from its start that a run [given back](Turn::give_back) keeps the name.
     pub fn at_least_for(self, at_least_for: Duration) -> Self {
         Once { at_least_for, ..self }
     }
 
-    /// Begins a run, if there has been none in this period and there is none now; `None` where there is nothing to do. It does
-    /// not wait.
+    /// Begins a run, or returns `None` if one is under way or has counted in this period.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock); [`Error::Invalid`] also for a bad period or none, and for one that is
-    /// longer than the store keeps a lock ([`Capabilities::max_ttl`](crate::Capabilities::max_ttl)).
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock); [`Error::Invalid`] also for a period that is
+    /// missing, invalid, or above [`Capabilities::max_ttl`](crate::Capabilities::max_ttl).
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind.
@@ -106,18 +105,17 @@ impl Once {
         }
     }
 
-    /// Does the work, if there has been no run in this period and there is none now; `None` where there is nothing to do. Where
-    /// the lease is lost, the work is cancelled. Whatever the work returns, the period is kept; for work that may fail
-    /// and is to be tried again, [`take`](Once::take) a turn.
+    /// Runs the work, or returns `None` if a run is under way or has counted in this period. If the
+    /// lease is lost, the work is cancelled. The run counts with any output; to retry work that
+    /// failed use [`take`](Once::take).
     ///
     /// # Errors
-    /// As [`take`](Once::take); [`Error::Lost`] where the lease was lost under the work; [`Error::Unknown`] where the store
-    /// did not confirm, until the lease's deadline, that it recorded the run: the work was protected to its end, and another
-    /// run may begin before the period is over, but not before the TTL is.
+    /// As [`take`](Once::take); [`Error::Lost`] if the lease was lost during the work;
+    /// [`Error::Unknown`] as [`Turn::done`]: the work was protected to its end.
     ///
     /// # Cancel safety
-    /// Dropped before the work has ended, the work is cancelled, and nothing is left behind: it does not count. Dropped after
-    /// that, the run counts if the store has received the request to record it.
+    /// Dropped before the work has ended, the work is cancelled and does not count; nothing is left
+    /// behind. Dropped later, it counts if the store got the request.
     pub fn run<T, F, W>(&self, work: F) -> impl Future<Output = Result<Option<T>>> + use<T, F, W>
     where
         F: FnOnce(Proof) -> W,
@@ -133,9 +131,8 @@ impl Once {
     }
 }
 
-/// The run of this period: what [`Once::take`] gives. It has everything a [`Proof`] has.
-///
-/// Dropped, it is given back in the background, as if it had not been taken.
+/// The run of this period, from [`Once::take`]. It derefs to a [`Proof`]. Dropping it gives the run
+/// back in the background, without regard to [`at_least_for`](Once::at_least_for).
 #[derive(Debug)]
 #[must_use = "the run is given back as soon as its turn is dropped"]
 pub struct Turn {
@@ -145,25 +142,28 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A proof for other tasks to watch.
+    /// Returns a proof for other tasks to watch.
     pub fn proof(&self) -> Proof {
         self.lease.proof()
     }
 
-    /// Records that the run is over and counts: no other run begins for what is left of the period. The store is asked again
-    /// until it answers or the lease's deadline passes, and the run is never given back on an unknown outcome.
+    /// Records that the run counts: no other run begins in the rest of the period. It retries until
+    /// the store answers or the lease's deadline passes, and never gives the run back.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the lease was lost before: the run does not count. [`Error::Unknown`] where the store did not
-    /// confirm the record: another run may begin before the period is over, but not before the TTL is.
+    /// [`Error::Lost`] if the lease was lost before: the run does not count. [`Error::Unknown`] if
+    /// the store did not confirm the record: another run may begin in this period, but not before
+    /// the TTL is over.
     ///
     /// # Cancel safety
-    /// Dropped before it is polled, the run is given back. Dropped later, it counts if the store has received the request.
+    /// Dropped before its first poll, the run is given back. Dropped later, it counts if the store
+    /// got the request.
     pub async fn done(self) -> Result<()> {
         self.lease.keep_until(self.kept_until).await
     }
 
-    /// The run does not count: somebody else may run, once [`at_least_for`](Once::at_least_for) is over.
+    /// Gives the run back: it does not count, and another run may begin once
+    /// [`at_least_for`](Once::at_least_for) is over.
     ///
     /// # Errors
     /// As [`Lease::keep_for`].

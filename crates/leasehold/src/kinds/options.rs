@@ -1,4 +1,4 @@
-//! The options of a lock, and how they become a request to the store.
+//! The options of a lock, and the request that they make.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,9 +14,8 @@ use crate::sync::Arc;
 use crate::token::Owner;
 use crate::ttl::Ttl;
 
-/// Gives a lock type, and its blocking twin of the same name, the option methods in the list:
-/// `lock_options!(Mutex: ttl wait owner)`. The async type has its [`LockOptions`] in the field `options`, which its
-/// `Debug` shows.
+/// Gives a lock type, and its blocking twin of the same name, the listed option methods:
+/// `lock_options!(Mutex: ttl wait owner)`. The async type has its [`LockOptions`] in `options`.
 macro_rules! lock_options {
     ($lock:ident: $($option:ident)*) => {
         impl $lock {
@@ -37,11 +36,11 @@ macro_rules! lock_options {
 }
 pub(super) use lock_options;
 
-/// Gives a lock type with a method `lock`, and its blocking twin, the methods that run work under the lock.
+/// Gives a lock type with a method `lock`, and its blocking twin, the methods that run work.
 macro_rules! run_methods {
     ($lock:ident) => {
         impl $lock {
-            /// Acquires the lock, runs the work and releases the lock. See [`Lease::run`](crate::Lease::run).
+            /// Runs the work under the lock. See [`Lease::run`](crate::Lease::run).
             ///
             /// # Cancel safety
             /// Dropped anywhere, the work is cancelled and nothing is left behind.
@@ -54,7 +53,7 @@ macro_rules! run_methods {
                 async { lock.await?.run(work).await }
             }
 
-            /// As `run`, and rolls back if the lease was lost. See
+            /// Like `run`, and rolls back if the lease was lost. See
             /// [`Lease::run_or_rollback`](crate::Lease::run_or_rollback).
             ///
             /// # Cancel safety
@@ -83,7 +82,7 @@ macro_rules! run_methods {
                 self.lock()?.run(work)
             }
 
-            /// As `run`, and rolls back if the lease was lost. See
+            /// Like `run`, and rolls back if the lease was lost. See
             /// [`Lease::run_or_rollback`](crate::blocking::Lease::run_or_rollback).
             pub fn run_or_rollback<T>(
                 &self,
@@ -97,23 +96,22 @@ macro_rules! run_methods {
 }
 pub(super) use run_methods;
 
-/// The signature and the documentation of each option, for all lock types. The defaults are in the table
-/// of [`Mutex`](crate::Mutex).
+/// The signature and docs of each option. The table of [`Mutex`](crate::Mutex) has the defaults.
 macro_rules! lock_option {
     ($field:ident.ttl) => {
-        /// Sets the TTL: how long the lock stays taken after its holder dies.
+        /// Sets the TTL: the time that the lock stays taken after its holder dies.
         pub fn ttl(mut self, ttl: ::std::time::Duration) -> Self {
             self.$field = self.$field.ttl(ttl);
             self
         }
     };
     ($field:ident.wait) => {
-        /// Sets how long acquiring waits before it fails with [`Error::Busy`](crate::Error::Busy); zero means
-        /// that it does not wait. Without this option, and with [`Duration::MAX`](::std::time::Duration::MAX),
-        /// it waits for ever.
+        /// Sets the wait before acquiring fails with [`Error::Busy`](crate::Error::Busy). Zero does
+        /// not wait; [`Duration::MAX`](::std::time::Duration::MAX), the default, waits for ever.
         ///
-        /// When the wait is over, the client asks the store which holder is in the way. That takes up to 250 ms
-        /// more. A store that does not answer is [`Error::Unreachable`](crate::Error::Unreachable), not busy.
+        /// After the wait the client asks the store for the holder that is in the way, for up to
+        /// 250 ms. A store that does not answer is
+        /// [`Error::Unreachable`](crate::Error::Unreachable), not busy.
         pub fn wait(mut self, wait: ::std::time::Duration) -> Self {
             self.$field = self.$field.wait(wait);
             self
@@ -128,31 +126,30 @@ macro_rules! lock_option {
     };
     ($field:ident.max_hold) => {
         /// Limits how long the lease is held: past this it is lost
-        /// ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), so that a holder that hangs is not renewed for ever.
+        /// ([`Loss::HoldLimit`](crate::Loss::HoldLimit)), also if its holder hangs.
         pub fn max_hold(mut self, max_hold: ::std::time::Duration) -> Self {
             self.$field = self.$field.max_hold(max_hold);
             self
         }
     };
     ($field:ident.no_renewal) => {
-        /// Turns off renewal in the background: the lease ends with its TTL unless it is
-        /// [extended](crate::Lease::extend).
+        /// Turns off renewal: the lease ends with its TTL unless [extended](crate::Lease::extend).
         pub fn no_renewal(mut self) -> Self {
             self.$field = self.$field.no_renewal();
             self
         }
     };
     ($field:ident.min_validity) => {
-        /// Sets how much time a grant must have left. One that has less is renewed, or else given back
-        /// ([`Error::Late`](crate::Error::Late)).
+        /// Sets how much time a grant must have left. A grant with less is renewed, or else given
+        /// back ([`Error::Late`](crate::Error::Late)).
         pub fn min_validity(mut self, min_validity: ::std::time::Duration) -> Self {
             self.$field = self.$field.min_validity(min_validity);
             self
         }
     };
     ($field:ident.strict_order) => {
-        /// Gives each caller its own place in the store's queue: the order across clients is strictly first
-        /// come, first served, and each hand-over between callers of one client costs a request.
+        /// Gives each caller its own place in the store's queue: first come, first served across
+        /// clients. Each hand-over between callers of one client then costs a request.
         pub fn strict_order(mut self) -> Self {
             self.$field = self.$field.strict_order();
             self
@@ -161,13 +158,11 @@ macro_rules! lock_option {
 }
 pub(super) use lock_option;
 
-/// The client, the names and the options of a lock. Each lock type wraps one.
-///
-/// The futures that it returns do not borrow it.
+/// The client and the options of a lock, which each lock type wraps. Its futures do not borrow it.
 #[derive(Clone)]
 pub(super) struct LockOptions {
     pub(super) client: Arc<Client>,
-    /// The request as set so far; or the first error in a name or an option, which acquiring reports.
+    /// The request, or the first error in a name or an option, which acquiring reports.
     request: Result<Arc<Request>>,
 }
 
@@ -225,13 +220,13 @@ impl LockOptions {
         self.set(|request| request.strict_order = true)
     }
 
-    /// For a lock that running work needs: each task asks the store by itself, also while the client drains.
+    /// For a lock that running work needs: each task asks the store itself, also during a drain.
     #[cfg(not(shuttle))]
     pub(super) fn internal(self) -> Self {
         self.set(|request| (request.strict_order, request.is_internal) = (true, true))
     }
 
-    /// A copy that asks for this share. Without it the share is exclusive.
+    /// Returns a copy with this share. The default share is exclusive.
     pub(super) fn with_share(&self, share: Result<Share>) -> Self {
         self.clone().try_set(|request| share.map(|share| request.share = share))
     }
@@ -252,7 +247,6 @@ impl LockOptions {
         self
     }
 
-    /// Waits until the lock is granted or the acquire timeout is over.
     pub(super) fn acquire(&self) -> impl Future<Output = Result<Lease>> + Send + use<> {
         let (client, request) = (self.client.clone(), self.checked_request());
         async move {
@@ -261,13 +255,12 @@ impl LockOptions {
         }
     }
 
-    /// Does not wait: a lock that is busy is `None`.
+    /// Acquires without a wait: returns `None` if the lock is busy.
     pub(super) fn try_acquire(&self) -> impl Future<Output = Result<Option<Lease>>> + Send + use<> {
         let (client, request) = (self.client.clone(), self.checked_request());
         async move { none_if_busy(acquire(&client, &request?, Some(Duration::ZERO)).await) }
     }
 
-    /// As [`acquire`](LockOptions::acquire), for a lease that outlives its process.
     pub(super) fn acquire_detached(&self) -> impl Future<Output = Result<Detached>> + Send + use<> {
         let (client, request) = (self.client.clone(), self.checked_request());
         async move {
@@ -276,7 +269,6 @@ impl LockOptions {
         }
     }
 
-    /// As [`try_acquire`](LockOptions::try_acquire), for a lease that outlives its process.
     pub(super) fn try_acquire_detached(
         &self,
     ) -> impl Future<Output = Result<Option<Detached>>> + Send + use<> {
@@ -284,7 +276,7 @@ impl LockOptions {
         async move { none_if_busy(acquire_detached(&client, &*request?, Some(Duration::ZERO)).await) }
     }
 
-    /// The request, if its options agree with each other. Only now are all of them known.
+    /// Returns the request if its options agree with each other. Only now are all of them known.
     fn checked_request(&self) -> Result<Arc<Request>> {
         let request = self.request.clone()?;
         request.check_min_validity()?;

@@ -1,4 +1,4 @@
-//! `RwLock`: many readers, or one writer.
+//! `RwLock`, a lock with many readers or one writer.
 
 use super::options::{LockOptions, lock_options};
 use crate::claim::{Names, Share};
@@ -10,19 +10,17 @@ use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
 
-/// A lock that many readers hold together, or one writer alone: what [`Locks::rwlock`](crate::Locks::rwlock) gives.
+/// A lock with many readers or one writer, made by [`Locks::rwlock`](crate::Locks::rwlock).
 ///
-/// A writer has the whole of the name, exactly as a [`Mutex`](crate::Mutex) has it: [`write`](RwLock::write) and the
-/// [`lock`](crate::Mutex::lock) of a mutex of the same name are one and the same, and exclude each other and all readers. A
-/// reader has a share of it, with a lease and a fence of its own.
+/// A writer holds the whole name, exactly as a [`Mutex`](crate::Mutex) of the same name does: it
+/// excludes that mutex and all readers. A reader holds a share, with its own lease and fence.
+/// [`Lease::downgrade`] and [`Lease::upgrade`] convert between the two without a gap.
 ///
-/// On a store that is [fair](crate::Capabilities::fair), they are served in order of arrival. So a writer that waits stops new
-/// readers, and readers cannot starve it; those who come behind it are let in together once it is done.
+/// A [fair](crate::Capabilities::fair) store grants in order of arrival. So a waiting writer stops
+/// new readers, which cannot starve it; the readers behind it are granted together after it.
 ///
-/// A writer's lease becomes a reader's, and a reader's a writer's, without a gap: [`Lease::downgrade`], [`Lease::upgrade`].
-///
-/// Its options are those of a [`Mutex`](crate::Mutex), with the same defaults. [`strict_order`](RwLock::strict_order) concerns
-/// writers: readers queue one by one in the store in any case.
+/// The options and defaults are those of a [`Mutex`](crate::Mutex).
+/// [`strict_order`](RwLock::strict_order) is for writers: readers always queue in the store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -52,14 +50,14 @@ impl RwLock {
         RwLock { options: LockOptions::new(client, name.map(Names::from)) }
     }
 
-    /// Waits until no writer holds the lock or waits ahead, and takes a reader's share of it: for ever, unless
-    /// [`wait`](RwLock::wait) says otherwise.
+    /// Waits until no writer holds the lock or waits ahead, and acquires a reader's share: for
+    /// ever, unless [`wait`](RwLock::wait) is set.
     ///
-    /// It is not re-entrant: a task that reads what it writes waits for itself, and so does one that reads twice where a
-    /// writer came in between.
+    /// It is not re-entrant: a task that reads under its own write lock waits for itself. So does a
+    /// task that reads twice, if a writer queued in between.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock); and [`Error::Unsupported`] on a store that cannot share.
+    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Unsupported`] without shared locks.
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
@@ -67,10 +65,7 @@ impl RwLock {
         self.options.with_share(Ok(Share::Shared)).acquire()
     }
 
-    /// Takes a reader's share if no writer holds the lock or waits for it; `None` where one does.
-    ///
-    /// # Errors
-    /// As [`read`](RwLock::read), without [`Error::Busy`].
+    /// Like [`read`](RwLock::read), but returns `None` instead of waiting.
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -78,11 +73,7 @@ impl RwLock {
         self.options.with_share(Ok(Share::Shared)).try_acquire()
     }
 
-    /// Waits until nobody holds the lock, and takes the whole of it: what [`Mutex::lock`](crate::Mutex::lock) does, on any
-    /// store.
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// Acquires the whole lock, exactly as [`Mutex::lock`](crate::Mutex::lock) does, on any store.
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -90,11 +81,7 @@ impl RwLock {
         self.options.acquire()
     }
 
-    /// Takes the whole of the lock if nobody holds it; `None` where somebody does: what
-    /// [`Mutex::try_lock`](crate::Mutex::try_lock) does.
-    ///
-    /// # Errors
-    /// As [`write`](RwLock::write), without [`Error::Busy`].
+    /// Like [`write`](RwLock::write), but returns `None` instead of waiting.
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).

@@ -1,6 +1,6 @@
-//! `Scope`: an owner who may take again what it holds already. Counted, with one fence; the last one out lets go.
+//! `Scope`, an owner whose locks are re-entrant: counted, with one fence.
 //!
-//! What is shared lives in this client: to the store, and to everybody else, an owner holds a name once.
+//! The count lives in this client. To the store and to other clients, an owner holds a name once.
 
 use std::sync::{Arc as StdArc, Weak};
 
@@ -16,12 +16,11 @@ use crate::store::registry::{Entry, Registry};
 use crate::sync::{Arc, Mutex, lock, notified_until};
 use crate::token::Owner;
 
-/// An owner under whose name a lock that is held already may be taken again: what [`Locks::owner`](crate::Locks::owner) gives.
+/// An owner whose locks are re-entrant, made by [`Locks::owner`](crate::Locks::owner).
 ///
-/// For code that locks what its caller may have locked: under one owner, both have it, and it is let go when the last of
-/// them lets go. An owner is a name of your choice, such as the id of a request or of a job. It is known to this client only:
-/// to all others, in other processes too, it is a holder like any other. A plain [`Mutex`](crate::Mutex) of the same name
-/// stays what it is: it waits for the owner as for anybody else.
+/// For code that locks a name that its caller may have locked: under one owner both hold it. An
+/// owner is an id of your choice, such as that of a request, and known to this client only. A plain
+/// [`Mutex`](crate::Mutex) waits for the owner as for any other holder.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -47,7 +46,7 @@ impl Scope {
         Scope { client, owner }
     }
 
-    /// A lock that this owner may take as often as it likes, and others not at all meanwhile.
+    /// Returns a lock that this owner may acquire repeatedly while it excludes all others.
     pub fn mutex(&self, name: impl IntoName) -> ReentrantMutex {
         let name = name.into_name();
         let key = self.owner.clone().and_then(|owner| Ok((owner, name.clone()?)));
@@ -62,10 +61,10 @@ impl Scope {
 
 debug_parts!(Scope: owner);
 
-/// A lock that one owner at a time has, as often as it likes: what [`Scope::mutex`] gives.
+/// A lock that one owner at a time holds, any number of times, made by [`Scope::mutex`].
 ///
-/// The options mean what they mean for a [`Mutex`](crate::Mutex). Those of the owner's first lease hold for all leases that the
-/// owner takes beside it; [`max_hold`](ReentrantMutex::max_hold) counts from that first lease, and ends all of them.
+/// The options are those of a [`Mutex`](crate::Mutex). Those of the owner's first lease apply to
+/// its later leases; [`max_hold`](ReentrantMutex::max_hold) counts from the first one and ends all.
 #[derive(Clone)]
 #[must_use = "a lock is not taken before `lock` or `try_lock` is awaited"]
 pub struct ReentrantMutex {
@@ -76,24 +75,21 @@ pub struct ReentrantMutex {
 lock_options!(ReentrantMutex: ttl wait max_hold no_renewal min_validity);
 
 impl ReentrantMutex {
-    /// Takes the lock too, where this owner holds it; waits for it and takes it, where nobody or somebody else does. Several
-    /// tasks of the owner that wait with the same options are one waiter to the store.
+    /// Joins the lease if this owner holds the lock; else waits for the lock and acquires it. Tasks
+    /// of the owner that wait with the same options are one waiter in the store.
     ///
-    /// A future that is kept and not polled blocks no other task of the owner for longer than its TTL.
+    /// A future that is not polled blocks the owner's other tasks for no longer than its TTL.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
-    /// Dropped anywhere, it leaves nothing behind; another task of the owner goes on in its place.
+    /// Dropped anywhere, it leaves nothing behind; another task of the owner takes its place.
     pub fn lock(&self) -> impl Future<Output = Result<CountedLease>> + Send + use<> {
         self.clone().enter()
     }
 
-    /// Takes the lock, or takes it too, if that can be done now; `None` where it cannot.
-    ///
-    /// # Errors
-    /// As [`lock`](ReentrantMutex::lock), without [`Error::Busy`].
+    /// Like [`lock`](ReentrantMutex::lock), but returns `None` instead of waiting.
     ///
     /// # Cancel safety
     /// As [`lock`](ReentrantMutex::lock).
@@ -101,8 +97,8 @@ impl ReentrantMutex {
         self.clone().try_enter()
     }
 
-    /// Every task asks for itself: in the local queue one request serves all tasks of the owner, and a future that is not polled
-    /// loses its place there.
+    /// Every task sends its own request: in the local queue one request serves all tasks of the
+    /// owner, and a future that is not polled loses its place there.
     async fn enter(self) -> Result<CountedLease> {
         let place = self.place()?;
         tokio::select! {
@@ -118,7 +114,7 @@ impl ReentrantMutex {
             return Ok(Some(lease));
         }
         let lease = self.options.try_acquire().await?;
-        // Another task of the owner may have got it meanwhile.
+        // Another task of the owner may have acquired it meanwhile.
         Ok(lease.map(|lease| place.begin(lease)).or_else(|| place.join()))
     }
 
@@ -127,33 +123,31 @@ impl ReentrantMutex {
     }
 }
 
-/// A lock that its owner holds, perhaps several times. It has everything a [`Proof`] has; all that the owner holds of one lock
-/// have the same fence, and are lost together.
-///
-/// Dropping it lets go, as [`release`](CountedLease::release) does, in the background.
+/// A lease of an owner that may have several on the lock. It derefs to a [`Proof`]; all of them
+/// have one fence and are lost together. Dropping it releases it in the background.
 #[must_use = "the lock is let go as soon as the lease is dropped"]
 pub struct CountedLease {
-    /// The leases of the owner share it, and the last of them releases it.
+    /// Shared by the owner's leases; the last one releases it.
     lease: StdArc<Lease>,
-    /// Keeps the place in the registry for as long as it is held.
+    /// Keeps the registry entry as long as the lease is held.
     _place: Entry<(Owner, Name), Place>,
 }
 
 impl CountedLease {
-    /// A proof for other tasks to watch. It lasts as long as the owner holds the lock, which may be longer than this lease.
+    /// Returns a proof for other tasks to watch. It lasts as long as the owner holds the lock.
     pub fn proof(&self) -> Proof {
         self.lease.proof()
     }
 
-    /// How many times the owner holds it now; this one is among them.
+    /// Returns the number of the owner's leases on the lock, this one included.
     pub fn count(&self) -> usize {
         StdArc::strong_count(&self.lease)
     }
 
-    /// Lets go; the last of the owner's to do so gives the lock back to the store.
+    /// Releases this lease; the owner's last one gives the lock back to the store.
     ///
     /// # Errors
-    /// As [`Lease::release`]: [`Error::Lost`] to each of them, where the lock was lost before.
+    /// As [`Lease::release`]; if the lock was lost, each lease returns [`Error::Lost`].
     ///
     /// # Cancel safety
     /// Dropped before the answer, the lock is given back in the background.
@@ -170,32 +164,31 @@ impl CountedLease {
 deref_to_proof!(CountedLease: lease);
 debug_parts!(CountedLease: names() fence() count());
 
-/// What the owners of a client hold, or ask for.
+/// The locks that the owners of a client hold or wait for.
 pub(crate) type Scopes = Registry<(Owner, Name), Place>;
 
 /// One name, for one owner.
 #[derive(Default)]
 pub(crate) struct Place {
-    /// Wakes the owner's tasks when one of them has got the lock.
+    /// Wakes the owner's tasks when one of them has acquired the lock.
     begun: Notify,
-    /// The lease that the owner got last. Once the last of the owner's leases has gone, it cannot be joined any more.
+    /// The owner's current lease; it cannot be joined after its last holder dropped it.
     latest: Mutex<Weak<Lease>>,
 }
 
 impl Entry<(Owner, Name), Place> {
-    /// Waits until the owner holds it, and is one more.
+    /// Waits until the owner holds the lock, and joins.
     async fn joined(&self) -> CountedLease {
         notified_until(&self.begun, || self.join()).await
     }
 
-    /// One more, where the owner holds it.
+    /// Returns one more lease if the owner holds the lock.
     fn join(&self) -> Option<CountedLease> {
         let lease = lock(&self.latest).upgrade()?;
-        // Outside of any lock: looking may declare the loss.
+        // Outside of any lock: this check may declare the loss.
         lease.is_valid().then(|| CountedLease { lease, _place: self.clone() })
     }
 
-    /// The first.
     fn begin(&self, lease: Lease) -> CountedLease {
         let lease = StdArc::new(lease);
         *lock(&self.latest) = StdArc::downgrade(&lease);

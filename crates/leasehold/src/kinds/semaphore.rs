@@ -1,4 +1,4 @@
-//! `Semaphore`: so many permits, and no more.
+//! `Semaphore`, a lock with a limited number of permits.
 
 use super::options::{LockOptions, lock_options};
 use crate::claim::{Names, Permits, Share};
@@ -10,18 +10,18 @@ use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::Arc;
 
-/// A limit that holders keep together: what [`Locks::semaphore`](crate::Locks::semaphore) gives. Each takes one permit or
-/// several of it, on a lease of its own; one let go may admit several who wait.
+/// A limited number of permits, made by [`Locks::semaphore`](crate::Locks::semaphore). Each holder
+/// has one or several of them, on its own lease; one release may admit several waiters.
 ///
-/// **Each claim is judged by its own limit.** The store keeps no limit, only who holds how many permits. Whoever asks for 1 of
-/// 4 is let in if at most 3 are taken, whatever limit those were taken under. So all who use a name should say the same
-/// limit; where they do not (as while a new limit is rolled out), whoever says the lower one waits until that few are taken,
-/// and nobody who holds is put out.
+/// **Each claim is judged by its own limit.** The store keeps no limit, only the permits of each
+/// holder. A claim for 1 of 4 is granted if at most 3 are taken, under any limit. So all callers
+/// should use the same limit. If they differ (such as during the rollout of a new limit), a claim
+/// with the lower limit waits until few enough are taken; holders keep their permits.
 ///
-/// Permits are never held beside a [`Mutex`](crate::Mutex) or an [`RwLock`](crate::RwLock) of the same name.
+/// Permits exclude a [`Mutex`](crate::Mutex) or an [`RwLock`](crate::RwLock) of the same name.
 ///
-/// It is [`fair`](Semaphore::fair) unless set to [`barging`](Semaphore::barging). Its other options are those of a
-/// [`Mutex`](crate::Mutex), with the same defaults, without `strict_order`.
+/// It is [`fair`](Semaphore::fair) unless set to [`barging`](Semaphore::barging). The other options
+/// and defaults are those of a [`Mutex`](crate::Mutex), without `strict_order`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -50,22 +50,18 @@ impl Semaphore {
         Semaphore { options: LockOptions::new(client, name.map(Names::from)), limit, barging: false }
     }
 
-    /// In order of arrival, as it is if nothing is said: whoever comes waits behind those who wait already, one who wants
-    /// little behind one who wants much, so that the latter is served too.
+    /// Grants in order of arrival (the default), so that small claims do not starve a large one.
     pub fn fair(self) -> Self {
         Semaphore { barging: false, ..self }
     }
 
-    /// As soon as enough permits are free, past those who wait. More permits are in use at a time; but one who wants much may
-    /// wait for as long as others who want little keep coming.
+    /// Grants as soon as enough permits are free, past the waiters. More permits are in use, but a
+    /// large claim may wait as long as small ones keep coming.
     pub fn barging(self) -> Self {
         Semaphore { barging: true, ..self }
     }
 
-    /// Waits for a permit and takes it: for ever, unless [`wait`](Semaphore::wait) says otherwise.
-    ///
-    /// # Errors
-    /// As [`acquire_many`](Semaphore::acquire_many).
+    /// Acquires one permit, as [`acquire_many`](Semaphore::acquire_many) does.
     ///
     /// # Cancel safety
     /// As [`acquire_many`](Semaphore::acquire_many).
@@ -73,10 +69,8 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Takes a permit if one is free; `None` where none is. A fair one is not free as long as somebody waits.
-    ///
-    /// # Errors
-    /// As [`acquire_many`](Semaphore::acquire_many), without [`Error::Busy`].
+    /// Like [`acquire`](Semaphore::acquire), but returns `None` instead of waiting. A fair permit
+    /// is not free while the semaphore has waiters.
     ///
     /// # Cancel safety
     /// As [`acquire_many`](Semaphore::acquire_many).
@@ -84,14 +78,14 @@ impl Semaphore {
         self.try_acquire_many(1)
     }
 
-    /// Waits for so many permits and takes them together, on one lease: for ever, unless [`wait`](Semaphore::wait) says
-    /// otherwise.
+    /// Waits for permits and acquires them together, on one lease: for ever, unless
+    /// [`wait`](Semaphore::wait) is set.
     ///
     /// A task that waits for permits while it holds some of the same semaphore may wait for itself.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Invalid`] also for no permit, or more than the limit; and
-    /// [`Error::Unsupported`] on a store that cannot count permits.
+    /// As [`Mutex::lock`](crate::Mutex::lock); [`Error::Invalid`] also for no permit, or more than
+    /// the limit; [`Error::Unsupported`] on a store without permits.
     ///
     /// # Cancel safety
     /// Dropped anywhere, it leaves nothing behind: no claim, no place in any queue, no task.
@@ -99,10 +93,7 @@ impl Semaphore {
         self.options.with_share(self.share(permits)).acquire()
     }
 
-    /// Takes so many permits if they are free; `None` where they are not. Fair ones are not free as long as somebody waits.
-    ///
-    /// # Errors
-    /// As [`acquire_many`](Semaphore::acquire_many), without [`Error::Busy`].
+    /// Like [`try_acquire`](Semaphore::try_acquire), for a number of permits.
     ///
     /// # Cancel safety
     /// As [`acquire_many`](Semaphore::acquire_many).
