@@ -1,4 +1,4 @@
-//! How a request becomes a lease: through a local queue, or directly at the store.
+//! The way of a request to a lease: through a local queue, or directly at the store.
 
 pub(crate) mod local_queue;
 pub(crate) mod pending;
@@ -22,9 +22,9 @@ use crate::sync::Arc;
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
-/// What a lock type asks for: the names, the share and the options.
+/// The request of a lock type: the names, the share and the options.
 ///
-/// Two requests are equal if one grant can serve both: they belong to one local queue.
+/// Requests are equal if one grant can serve both: they belong to one local queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) names: Names,
@@ -35,19 +35,19 @@ pub(crate) struct Request {
     pub(crate) max_hold: Option<Duration>,
     /// `None` waits for ever; zero does not wait.
     pub(crate) acquire_timeout: Option<Duration>,
-    /// As the user set it; see [`Request::min_validity`].
+    /// The user's value; see [`Request::min_validity`].
     pub(crate) min_validity: Option<Duration>,
     /// Each task takes its own place in the store's queue.
     pub(crate) strict_order: bool,
-    /// Running work needs it, such as a value that is being loaded: a drain does not refuse it. It has no local queue.
+    /// Running work needs it (such as a cache): a drain does not refuse it. No local queue.
     pub(crate) is_internal: bool,
-    /// The hash of what all requests of its local queue have in common. Set when it first enters the queue.
+    /// The hash of [`shared_parts`](Request::shared_parts), set at the first entry into a queue.
     pub(crate) queue_hash: OnceLock<u64>,
 }
 
 impl Request {
-    /// Whether it goes through a local queue. A queue has one head: requests that can be granted side by side would only wait
-    /// for each other in it.
+    /// Returns whether it goes through a local queue. A queue has one head: requests that can be
+    /// granted side by side would only wait for each other.
     pub(crate) fn has_queue(&self) -> bool {
         self.share == Share::Exclusive && !self.strict_order && self.names.only().is_some()
     }
@@ -56,17 +56,16 @@ impl Request {
         (&self.names, &self.owner, self.ttl, self.renews, self.max_hold)
     }
 
-    /// A claim with a fresh token.
     fn claim(&self, wait: Wait, fences: u16, detached: bool) -> Result<Claim> {
         let token = Token::fresh(&self.owner)?;
         let ticket = Ticket { names: self.names.clone(), token, share: self.share, fence: None };
         Ok(Claim { ticket, ttl: self.ttl, wait, fences, detached })
     }
 
-    /// A grant with less time left than this is renewed or given back.
+    /// Returns the time that a grant must have left, or it is renewed or given back.
     pub(crate) fn min_validity(&self) -> Duration {
         let min_validity = self.min_validity.unwrap_or(self.ttl.as_duration() / 2);
-        // A `max_hold` that is shorter is the user's own choice, and no reason to give the lock back.
+        // A shorter `max_hold` is the user's own choice, and no reason to give the lock back.
         min_validity.min(self.max_hold.unwrap_or(Duration::MAX))
     }
 
@@ -96,12 +95,12 @@ impl Hash for Request {
     }
 }
 
-/// Why a task got no grant.
+/// The reason why a task got no grant.
 pub(crate) enum Refusal {
     /// Other holders are in the way of a request that does not wait.
     Busy(Busy),
-    /// The request has no local queue; or it does not wait, and other tasks of this client ask for the name: whether that is
-    /// busy, only the store knows.
+    /// The request has no local queue. Or it does not wait, and other tasks of this client ask for
+    /// the name: only the store knows whether it is busy.
     AskDirectly,
     TimedOut,
     Failed(Error),
@@ -113,20 +112,20 @@ impl From<Error> for Refusal {
     }
 }
 
-/// How long a store may take, once the wait is over, to tell which holder is in the way.
+/// The time that a store has, once the wait is over, to tell which holder is in the way.
 const LAST_WORD: Duration = Duration::from_millis(250);
 
-/// Rare paths are boxed, so that the future of a lock stays small.
+/// Acquires a lease. Rare paths are boxed, so that the future of a lock stays small.
 ///
 /// # Cancel safety
-/// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in the queue given up, a grant passed on or
-/// released.
+/// Dropped anywhere, it leaves nothing behind: a request is withdrawn, a place in the queue given
+/// up, a grant passed on or released.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     request: &Arc<Request>,
     timeout: Option<Duration>,
 ) -> Result<Lease> {
-    // A loop that takes and releases a free lock would otherwise never let other tasks run.
+    // A loop that acquires and releases a free lock would otherwise never let other tasks run.
     tokio::task::coop::consume_budget().await;
     client.check(request)?;
     let start = client.clock().now();
@@ -164,8 +163,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// As [`acquire`], for a lease that is not renewed. It does not go through a local queue: only a lease that is renewed is passed
-/// on.
+/// Like [`acquire`], for a lease without renewal, which is not passed on: no local queue.
 ///
 /// # Cancel safety
 /// As [`acquire`]; it ends in the same poll in which the lease is let loose.
@@ -195,7 +193,6 @@ fn wait_from(start: Deadline, timeout: Option<Duration>) -> Wait {
     }
 }
 
-/// The error of a task that got no grant.
 async fn refused(client: &Client, request: &Request, refusal: Refusal, start: Deadline, wait: Wait) -> Error {
     let busy = match refusal {
         Refusal::Busy(busy) => Ok(busy),
@@ -222,7 +219,7 @@ async fn ask(
     detached: bool,
 ) -> Result<(Ticket, Grant), Refusal> {
     let mut pending = PendingAcquire::new(client, request, request.claim(wait, 1, detached)?);
-    // The store ends the wait by itself and tells which holder is in the way. This limit is for a store that hangs.
+    // The store ends the wait by itself and names the holder. This limit is for a store that hangs.
     let enough = match wait {
         Wait::Never => client.clock().now().plus(ANSWER_MAX),
         Wait::Until(deadline) => deadline.plus(LAST_WORD),
@@ -236,8 +233,8 @@ async fn ask(
     }
 }
 
-/// The wait is over: asks which holder is in the way. A store that does not answer this in time is not busy but unreachable: an
-/// outage must not look like contention.
+/// Asks which holder is in the way after the wait. A store that does not answer in time is not busy
+/// but unreachable: an outage must not look like contention.
 async fn who_is_in_the_way(client: &Client, request: &Request) -> Result<Busy> {
     let silent = || Error::Unreachable {
         store: client.store.capabilities().store,
@@ -263,7 +260,7 @@ async fn first_holder(client: &Client, request: &Request) -> Result<Option<Holde
     Ok(None)
 }
 
-/// Renews a lease that has less time left than the caller needs. If that fails, the caller drops the lease, which withdraws it.
+/// Renews a lease with less time left than needed. After a failure the caller drops (withdraws) it.
 async fn ensure_validity(state: &Arc<LeaseState>, needed: Duration) -> Result<()> {
     let mut left = Duration::ZERO;
     if state.loss().is_none() {

@@ -1,4 +1,4 @@
-//! One request for a claim: if it is dropped before its answer, the claim is withdrawn.
+//! One request for a claim, which is withdrawn if it is dropped before its answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,15 +13,15 @@ use crate::locks::Client;
 use crate::sync::Arc;
 
 /// Invariants:
-/// - the caller that polls it to `Granted` owns a claim, and has to take it over before the next await;
+/// - the caller that polls it to `Granted` must take over the claim before the next await;
 /// - in every other case nothing of it stays in the store, or the cleanup task withdraws it.
 pub(crate) struct PendingAcquire {
-    /// From the first poll to the answer. Dropped before `call`.
+    /// Set from the first poll to the answer. Dropped before `call`.
     owed: Option<Owed>,
     claim: Arc<Claim>,
     call: Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>,
     client: Arc<Client>,
-    /// Notified when the client is closed; there once the request has to wait.
+    /// Notified when the client is closed; set once the request has to wait.
     closed: Option<Pin<Box<OwnedNotified>>>,
     /// Running work needs it: see [`Closing::refuses`](crate::closing::Closing::refuses).
     is_internal: bool,
@@ -34,7 +34,7 @@ impl PendingAcquire {
         PendingAcquire {
             owed: None,
             claim,
-            // It owns what it needs, so that the next task in a local queue can go on with it.
+            // It owns its data, so that the next task in a local queue can go on with it.
             call: Box::pin(async move { asked_client.store.acquire(&asked).await }),
             client: client.clone(),
             closed: None,
@@ -58,7 +58,7 @@ impl PendingAcquire {
         let closed = self.closed.get_or_insert_with(|| {
             Box::pin(self.client.closing.rung_for(self.is_internal).clone().notified_owned())
         });
-        // Registers first and checks then, or it would miss a closing in between.
+        // Registers before it checks, or it would miss a closing in between.
         closed.as_mut().poll(cx).is_ready() || self.is_refused()
     }
 }
@@ -84,7 +84,7 @@ impl Future for PendingAcquire {
         let answer = match self.call.as_mut().poll(cx) {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                // Listed first and checked then, so that a client that closes meanwhile withdraws it.
+                // Listed before the check, so that a client that closes meanwhile withdraws it.
                 self.owed.iter_mut().for_each(Owed::list);
                 if !self.poll_closed(cx) {
                     return Poll::Pending;
@@ -94,8 +94,8 @@ impl Future for PendingAcquire {
             }
         };
         let mut owed = self.owed.take();
-        // Unlisted first and checked then: a client that was closed before this has withdrawn the claim, and one that is closed
-        // after this finds the lease.
+        // Unlisted before the check: a client that was closed before this has withdrawn the claim,
+        // and one that is closed after this finds the lease.
         owed.iter_mut().for_each(Owed::unlist);
         match answer {
             Ok(Acquired::Granted(_)) if self.is_refused() => Poll::Ready(Err(Error::Closed)),

@@ -1,4 +1,4 @@
-//! All local queues of a client: which task asks, which holds, which wait, and how a lease is passed on.
+//! All local queues of a client: the head and the waiters of each, and how a lease is passed on.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -15,10 +15,9 @@ use crate::lease::Lease;
 use crate::lease::state::LeaseState;
 use crate::sync::{Arc, Mutex, lock};
 
-/// For how long a grant is passed on.
+/// The time for which a grant is passed on.
 const PASS_FOR: Duration = Duration::from_millis(10);
 
-/// All local queues of a client.
 pub(crate) struct LocalQueues {
     clock: Clock,
     /// With random keys, so that an attacker cannot choose names whose hashes collide.
@@ -29,15 +28,14 @@ pub(crate) struct LocalQueues {
 #[derive(Default)]
 struct Inner {
     queues: HashMap<Arc<Request>, Queue, BuildHasherDefault<StoredHash>>,
-    /// Waiters that were removed from their queue because of this error, until they are polled.
+    /// The errors of waiters that were removed from their queue, until they are polled.
     failed: HashMap<u64, Error>,
-    /// How many ids were assigned.
     ids: u64,
     closed: bool,
 }
 
 /// Invariants:
-/// - a queue is in the map as long as its head is not idle, or the renewal task is going to check it;
+/// - a queue is in the map while its head is not idle, or the renewal task is going to check it;
 /// - the head is not among the waiters;
 /// - a queue with an idle head has no waiters;
 /// - a waiter that becomes the head is woken.
@@ -72,9 +70,9 @@ enum AskedRequest {
     Made(PendingAcquire),
 }
 
-/// What a task finds in its queue.
+/// The state that a task finds in its queue.
 pub(super) enum Turn {
-    /// It waits. `to_check` is set once for each queue that the renewal task has to check from now on.
+    /// It waits. `to_check` is set once for each queue that the renewal task must check.
     Wait {
         to_check: bool,
     },
@@ -84,7 +82,7 @@ pub(super) enum Turn {
         waiters: usize,
     },
     Granted(Lease),
-    /// It was the head and was not polled for so long that it lost its place.
+    /// It was the head, was not polled for too long, and lost its place.
     Revoked,
     Refused(Refusal),
 }
@@ -94,12 +92,12 @@ impl LocalQueues {
         LocalQueues { clock, hasher: RandomState::new(), inner: Mutex::default() }
     }
 
-    /// Hashes what requests of one queue have in common, once for each request.
+    /// Hashes the shared parts of a request, once.
     pub(crate) fn hash(&self, request: &Request) {
         request.queue_hash.get_or_init(|| self.hasher.hash_one(request.shared_parts()));
     }
 
-    /// Becomes the head of an idle queue; or else, if the task waits at all, a waiter.
+    /// Makes the task the head of an idle queue or, if it waits at all, a waiter.
     pub(super) fn enter(
         &self,
         request: &Arc<Request>,
@@ -137,12 +135,12 @@ impl LocalQueues {
         Turn::Ask { pending: None, waiters: 0 }
     }
 
-    /// A head that makes a request, and polls it, now.
+    /// Returns a head that makes a request, and polls it, now.
     fn asking(&self, id: u64) -> Head {
         Head::Asking { id, polled_at: self.clock.now(), waker: None, request: AskedRequest::Polling }
     }
 
-    /// The refusal of a task that does not wait for a lease of this client.
+    /// Refuses a task that does not wait for a lease of this client.
     fn busy(&self, state: &Arc<LeaseState>, waiters: usize) -> Refusal {
         let now = self.clock.now();
         if state.loss_at(now).is_some() {
@@ -153,7 +151,7 @@ impl LocalQueues {
     }
 
     pub(super) fn look(&self, request: &Request, me: u64, waker: &Waker) -> Turn {
-        // Wakers and requests are dropped after the lock is released, here and below: they may run code of others.
+        // Here and below, wakers and requests drop outside the lock: they may run foreign code.
         let mut _old_waker = None;
         let mut inner = lock(&self.inner);
         if let Some(queue) = inner.queues.get_mut(request) {
@@ -185,7 +183,7 @@ impl LocalQueues {
         inner.failed.remove(&me).map_or(Turn::Revoked, |error| Turn::Refused(error.into()))
     }
 
-    /// The head has polled its request, which is not answered yet.
+    /// Stores the request that the head has polled and that is not answered yet.
     pub(super) fn put_back(&self, request: &Request, me: u64, pending: PendingAcquire, by: &Waker) {
         let mut inner = lock(&self.inner);
         let head = inner.queues.get_mut(request).map(|queue| &mut queue.head);
@@ -198,7 +196,7 @@ impl LocalQueues {
         }
     }
 
-    /// The request of the head was granted.
+    /// Records that the head's request was granted.
     pub(super) fn granted(&self, request: &Request, me: u64, state: &Arc<LeaseState>) {
         let mut inner = lock(&self.inner);
         if let Some(queue) = inner.queues.get_mut(request)
@@ -207,13 +205,13 @@ impl LocalQueues {
             queue.head = Head::Held(state.clone());
         }
         drop(inner);
-        // If the lease was lost before it was in the queue, its end did not make room for the next waiter.
+        // If the lease was lost before it was in the queue, its end did not wake the next waiter.
         if state.end_reason().is_some() {
             self.vacate(state);
         }
     }
 
-    /// A task leaves without a lease. The next waiter goes on with its request, or is passed what it was passed.
+    /// Removes a task without a lease. The next waiter takes over its request or its lease.
     pub(super) fn leave(&self, request: &Request, me: u64) {
         let mut inner = lock(&self.inner);
         inner.failed.remove(&me);
@@ -250,7 +248,7 @@ impl LocalQueues {
         }
     }
 
-    /// The request of the queue failed, and so did the wait of every task in it: each would find the same one after the other.
+    /// Fails every task of the queue with the error of its request: each would get the same one.
     pub(super) fn fail(&self, request: &Request, me: u64, error: &Error) {
         let mut inner = lock(&self.inner);
         let Some(queue) = inner.queues.get_mut(request) else { return };
@@ -262,7 +260,7 @@ impl LocalQueues {
         }
     }
 
-    /// Refuses all waiters, and every task that comes. The heads that poll a request are refused by it.
+    /// Refuses all waiters, and every later task. The heads that poll a request are refused by it.
     pub(crate) fn close(&self) {
         let mut inner = lock(&self.inner);
         inner.closed = true;
@@ -274,8 +272,7 @@ impl LocalQueues {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Passes the grant of this lease to the next waiter. Returns false if there is none, or if other clients have to get their
-    /// turn.
+    /// Passes the grant to the next waiter. Returns false without one, or if other clients are due.
     pub(crate) fn pass(&self, lease: &mut Lease, now: Deadline) -> bool {
         let state = lease.state();
         let request = &*state.request;
@@ -288,7 +285,7 @@ impl LocalQueues {
         let Some(next_fence) = lease.next_fence().filter(|_| may_pass) else { return false };
         let mut inner = lock(&self.inner);
         let Some(queue) = inner.queues.get_mut(request) else { return false };
-        // A loss is declared before it vacates the queue, so this check under the lock does not miss it.
+        // A loss is declared before it vacates the queue, so this check does not miss it.
         if !queue.head.is(state) || state.end_reason().is_some() {
             return false;
         }
@@ -299,7 +296,7 @@ impl LocalQueues {
         true
     }
 
-    /// The grant has ended: the next waiter asks. The task that it was being passed to was woken, and finds its place revoked.
+    /// Makes the next waiter ask after the grant has ended. A task it was passed to is revoked.
     pub(crate) fn vacate(&self, state: &LeaseState) {
         if !state.request.has_queue() {
             return;
@@ -316,8 +313,8 @@ impl LocalQueues {
         next.wake();
     }
 
-    /// The check by the renewal task: a head with waiters that has not polled its request for a TTL loses its place. Returns
-    /// when to check again, if at all.
+    /// Checks the queue for the renewal task: a head with waiters that has not polled its request
+    /// for a TTL loses its place. Returns when to check again, if at all.
     pub(crate) fn check(&self, request: &Request, now: Deadline) -> Option<Deadline> {
         let ttl = request.ttl.as_duration();
         let mut inner = lock(&self.inner);
@@ -337,7 +334,7 @@ impl LocalQueues {
         if now < polled_at.plus(ttl) {
             return Some(polled_at.plus(ttl));
         }
-        // A store that is slow may not have woken it: it is woken first, and loses its place if that does not help.
+        // A slow store may not have woken it: it is woken first, and loses its place after that.
         if let Some(waker) = waker.take() {
             drop(inner);
             waker.wake();
@@ -352,7 +349,7 @@ impl LocalQueues {
 }
 
 impl Inner {
-    /// The first waiter becomes the head, and goes on with this request. Without waiters the queue ends.
+    /// Makes the first waiter the head, with this request. Without waiters the queue ends.
     fn next_asks(&mut self, key: &Request, request: AskedRequest, now: Deadline) -> Next {
         let Some(queue) = self.queues.get_mut(key) else { return Next { waker: None, _unused: request } };
         if let Some((id, waker)) = queue.waiters.pop_first() {
@@ -366,7 +363,7 @@ impl Inner {
         Next { waker: None, _unused: request }
     }
 
-    /// Has these waiters find the error; they have to be woken.
+    /// Stores the error for these waiters, and returns their wakers for the caller to wake.
     fn refuse(&mut self, waiters: Waiters, error: &Error) -> Vec<Waker> {
         let mut wakers = Vec::with_capacity(waiters.len());
         for (id, waker) in waiters.into_iter() {
@@ -377,8 +374,7 @@ impl Inner {
     }
 }
 
-/// What is left to do once the lock is released: wake the new head, or drop the request that no task goes on with, which
-/// withdraws it.
+/// The work after the lock is released: wake the new head, or drop (withdraw) an unused request.
 struct Next {
     waker: Option<Waker>,
     _unused: AskedRequest,
@@ -391,7 +387,7 @@ impl Next {
 }
 
 impl Head {
-    /// The lease that a task holds or is passed.
+    /// Returns the lease that a task holds or is passed.
     fn lease(&self) -> Option<&Arc<LeaseState>> {
         match self {
             Head::Held(state) => Some(state),
@@ -405,7 +401,7 @@ impl Head {
     }
 }
 
-/// Returns the hash that a request stores: every lock and release looks its queue up several times.
+/// Returns the hash stored in a request: every lock and release looks its queue up several times.
 #[derive(Default)]
 struct StoredHash(u64);
 

@@ -1,4 +1,4 @@
-//! One task's wait in a local queue.
+//! The wait of one task in a local queue.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,7 +22,7 @@ pub(crate) struct LocalWait<'a> {
     request: &'a Arc<Request>,
     wait: Wait,
     time_limit: Option<Sleep>,
-    /// Its id in the queue, while it is in there.
+    /// Its id while it is in the queue.
     id: Option<u64>,
 }
 
@@ -42,10 +42,10 @@ impl<'a> LocalWait<'a> {
         self.wait != Wait::Never
     }
 
-    /// The request of the queue. It waits for ever: the place in the store's queue outlives the wait of each task.
+    /// Makes the request of the queue. It waits for ever: its place outlives each task's wait.
     ///
-    /// It asks for one fence for itself and one for each waiter. A task that had to wait for its turn asks for two at least:
-    /// the task it waited for is likely to come back, and two tasks that alternate pass the lease locally.
+    /// It asks for one fence for itself and one for each waiter. A task that had to wait asks for
+    /// at least two: the task before it is likely to come back, and both pass the lease locally.
     fn ask(&self, had_to_wait: bool, waiters: usize) -> Result<PendingAcquire> {
         let wait = if self.waits() { Wait::Forever } else { Wait::Never };
         let fences = (1 + waiters.max(had_to_wait.into())).min(BLOCK_MAX) as u16;
@@ -85,7 +85,7 @@ impl<'a> LocalWait<'a> {
         }
     }
 
-    /// Polls the request outside of the lock. If that panics, the request is dropped, and the next waiter makes its own.
+    /// Polls the request outside of the lock. After a panic the next waiter makes its own.
     fn poll_pending(
         &mut self,
         mut pending: PendingAcquire,

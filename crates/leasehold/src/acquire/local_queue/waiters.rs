@@ -1,4 +1,4 @@
-//! The waiters of one local queue: first come, first served, and cheap to leave.
+//! The waiters of one local queue: first come, first served, and cheap to remove.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -7,7 +7,7 @@ use std::task::Waker;
 ///
 /// Invariants:
 /// - ids rise from front to back, so a binary search finds a waiter;
-/// - a waiter that leaves from the middle leaves a gap; there are never many more gaps than waiters;
+/// - a removed waiter leaves a gap; there are never many more gaps than waiters;
 /// - a list without waiters has no gaps, and keeps little memory.
 #[derive(Default)]
 pub(super) struct Waiters {
