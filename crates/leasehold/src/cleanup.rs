@@ -1,8 +1,8 @@
-//! The one task per client that withdraws claims which no task owns any more: after a cancel, a panic, a dropped lease, a loss,
-//! or a request whose outcome is unknown.
+//! The one task per client that withdraws claims without an owner: after a cancel, a panic, a
+//! dropped lease, a loss, or a request whose outcome is unknown.
 //!
-//! Dropping only sends a message here: it never blocks and needs no runtime. A withdrawal is repeated until the store has
-//! answered, or until the TTL is over, so each one ends.
+//! A drop only sends a message to the task: it never blocks and needs no runtime. A withdrawal is
+//! repeated until the store answers or the TTL is over.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -20,31 +20,30 @@ use crate::store::Store;
 use crate::sync::{Arc, Mutex, lock, spawn};
 use crate::ttl::Ttl;
 
-/// A ticket to withdraw.
 #[derive(Debug, Clone)]
 pub(crate) struct Withdrawal {
     pub(crate) ticket: Ticket,
     /// The longest TTL that the store may have given to it.
     pub(crate) ttl: Ttl,
-    /// Whether a request for this ticket may still be on its way. Then the ticket is withdrawn at once, and again when
-    /// no request can arrive any more: a release that overtakes its acquire would leave an orphan.
+    /// A request for this ticket may still be on its way. The ticket is then withdrawn at once and
+    /// again when none can arrive any more: a release that overtakes its acquire leaves an orphan.
     pub(crate) late: bool,
-    /// Whether the user has let go of the lease. If the store then answers that it is not held, it was taken away, and the end
-    /// of the work is confirmed.
+    /// The user has released the lease. If the store then answers that it is not held, it was taken
+    /// away, and the end of the work is confirmed.
     pub(crate) has_ended: bool,
 }
 
-/// A ticket that the store may know of. Dropping it has the ticket withdrawn.
+/// A ticket that the store may know of. Dropping it withdraws the ticket.
 pub(crate) struct Owed {
     cleanup: Cleanup,
     /// `None` once it is settled.
     withdrawal: Option<Withdrawal>,
-    /// Its key in the list of what closing the client withdraws.
+    /// Its key in the list of withdrawals for closing the client.
     listed: Option<u64>,
 }
 
 impl Owed {
-    /// Has the ticket withdrawn when the client is closed, also if the future that owns this value is not polled any more.
+    /// Lists the ticket, so that closing the client withdraws it even if its future is not polled.
     pub(crate) fn list(&mut self) {
         if let (Some(withdrawal), None) = (&self.withdrawal, self.listed) {
             let mut list = lock(&self.cleanup.0.list);
@@ -61,12 +60,12 @@ impl Owed {
         }
     }
 
-    /// The store has answered, or the ticket has another owner.
+    /// Ends the guard: the store has answered, or the ticket has another owner.
     pub(crate) fn settle(mut self) {
         self.withdrawal = None;
     }
 
-    /// The store may have given this TTL to the ticket.
+    /// Records that the store may have given this TTL to the ticket.
     pub(crate) fn at_least(&mut self, ttl: Ttl) {
         self.withdrawal.iter_mut().for_each(|withdrawal| withdrawal.ttl = withdrawal.ttl.max(ttl));
     }
@@ -91,7 +90,7 @@ struct Shared {
     list: Mutex<OwedList>,
 }
 
-/// The requests that are under way: closing the client withdraws them.
+/// The requests under way: closing the client withdraws them.
 #[derive(Default)]
 struct OwedList {
     last: u64,
@@ -101,7 +100,7 @@ struct OwedList {
 enum Job {
     Withdraw {
         withdrawal: Withdrawal,
-        /// When it was sent here: its TTL counts from then, however many jobs are before it.
+        /// The time of the message: the TTL counts from then, however many jobs are before it.
         since: Deadline,
     },
     /// Tells the other clients that the work under an evicted lease has ended.
@@ -112,13 +111,11 @@ enum Job {
     Report(oneshot::Sender<()>),
 }
 
-/// How many releases are under way at once.
 const AT_ONCE_MAX: usize = 64;
-/// How long a release counts among those.
+/// The time for which a release counts in [`AT_ONCE_MAX`].
 const SLOT_FOR: Duration = Duration::from_millis(250);
-/// How long one release may take before it is sent again.
+/// The most time for one release before it is sent again.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
-/// How long a confirmation may take.
 const CONFIRM_MAX: Duration = Duration::from_secs(1);
 /// The pause after the first failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -137,18 +134,17 @@ impl Cleanup {
         Owed { cleanup: self.clone(), withdrawal: Some(withdrawal), listed: None }
     }
 
-    /// Takes a withdrawal, from any thread, without blocking. If the runtime has ended, the TTL ends the claim.
+    /// Takes a withdrawal, without blocking. If the runtime has ended, the TTL ends the claim.
     pub(crate) fn withdraw(&self, withdrawal: Withdrawal) {
         let _ = self.0.sender.send(Job::Withdraw { withdrawal, since: self.0.clock.now() });
     }
 
-    /// Withdraws everything that is listed.
     pub(crate) fn withdraw_listed(&self) {
         let owed = std::mem::take(&mut lock(&self.0.list).owed);
         owed.into_values().for_each(|withdrawal| self.withdraw(withdrawal));
     }
 
-    /// Tells the other clients, once and without a retry, that the work under an evicted lease has ended.
+    /// Sends [`Job::ConfirmEnd`], without a retry.
     pub(crate) fn confirm_end(&self, names: Names, fence: Fence) {
         let _ = self.0.sender.send(Job::ConfirmEnd { names, fence });
     }
@@ -214,7 +210,7 @@ fn answer(reports: &mut VecDeque<(u64, oneshot::Sender<()>)>, open: &BTreeSet<u6
 struct Worker<'a> {
     store: &'a dyn Store,
     events: &'a Events,
-    /// Counts releases that are under way, not withdrawals that wait for their next try.
+    /// Counts releases under way, not withdrawals that wait for their next try.
     at_once: Semaphore,
 }
 

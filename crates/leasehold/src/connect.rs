@@ -1,4 +1,4 @@
-//! URL → store, and the options of a client.
+//! The options of a client, and the choice of a store by URL.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::sync::Arc;
 use crate::token::Owner;
 use crate::ttl::Ttl;
 
-/// The stores of this build, for people.
+/// The stores of this build, for messages.
 const KNOWN: &[&str] = &[
     #[cfg(all(feature = "file", target_os = "linux"))]
     "`file:`",
@@ -46,19 +46,19 @@ const KNOWN: &[&str] = &[
 /// | `redlock:HOST,HOST,HOST` | a majority of independent Redis or Valkey servers (three or more); `redlocks:` for TLS |
 /// | `memory:` | a new store in this process's memory; see [`Memory`] for sharing one between clients |
 ///
-/// It takes a tokio runtime with I/O and time enabled, as `#[tokio::main]` and `enable_all` make it.
+/// It needs a tokio runtime with I/O and time enabled (`#[tokio::main]`, `enable_all`).
 ///
 /// # Errors
-/// [`Error::Invalid`] for a URL that names no store of this build, or outside a runtime; [`Error::System`] in a runtime
-/// without I/O (which tokio tells by a panic that is caught here, and that ends a process built to abort on panics).
+/// [`Error::Invalid`] for a URL of no store of this build, or outside a runtime; [`Error::System`]
+/// in a runtime without I/O. (tokio panics there; that is caught unless panics abort.)
 ///
 /// # Cancel safety
-/// Dropped before its end, there is no client, and nothing stays behind.
+/// Dropped before its end, no client exists and nothing is left behind.
 pub async fn connect(url: &str) -> Result<Locks> {
     Options::default().connect(url).await
 }
 
-/// What a client does where a lock says nothing of its own.
+/// The options of a client, and the defaults of its locks.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -85,7 +85,7 @@ pub struct Options {
     pub(crate) hook: Option<Hook>,
     pub(crate) password: Option<Password>,
     pub(crate) max_value_bytes: usize,
-    /// The first value that was not valid, reported when it is time to connect.
+    /// The first invalid value; connecting reports it.
     fault: Option<Error>,
 }
 
@@ -103,41 +103,41 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The most bytes that a value has where nothing is said: 1 MiB.
+    /// The default of [`max_value_bytes`](Options::max_value_bytes): 1 MiB.
     pub const MAX_VALUE_BYTES: usize = 1 << 20;
 
-    /// The most bytes that this client writes as one [cell](crate::Cells) or [cached](crate::cells::cache::Cache) value, as it is
-    /// kept; [1 MiB](Options::MAX_VALUE_BYTES) by default. A larger cell is [`Error::Invalid`], and nothing is sent. A larger
-    /// value that a cache has loaded goes to its caller and is not kept, with a warning in the log.
+    /// Sets the most bytes that this client writes as one [cell](crate::Cells) or
+    /// [cached](crate::cells::cache::Cache) value, as stored; [1 MiB](Options::MAX_VALUE_BYTES) by
+    /// default. A larger cell fails with [`Error::Invalid`]. A larger value from a cache's loader
+    /// goes to its caller, with a warning in the log, and is not stored. Reads have no limit.
     ///
-    /// A value is sent, compared and read as a whole, and a server or a file store does nothing else meanwhile: keep large
-    /// things elsewhere, and their place in a value. What is there already is read whatever its size.
+    /// A value is sent, compared and read as a whole, and blocks a server or a file store
+    /// meanwhile: store large objects elsewhere and their location in the value.
     pub fn max_value_bytes(mut self, bytes: usize) -> Self {
         self.max_value_bytes = bytes;
         self
     }
 
-    /// Who holds the locks, for people; `host:pid` by default.
+    /// Sets the label of the holder, for people; `host:pid` by default.
     pub fn owner(self, label: impl AsRef<str>) -> Self {
         self.set(|options| Owner::new(label).map(|owner| options.owner = owner))
     }
 
-    /// How long a lease lives without renewal; 30 s by default.
+    /// Sets the time that a lease lasts without renewal; 30 s by default.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.set(|options| Ttl::new(ttl).map(|ttl| options.ttl = ttl))
     }
 
-    /// What the store wants to hear before it lets this client in, so that it need not stand in the URL; in one or the other,
-    /// not in both. A user who has a name is named in the URL: `redis://alice@host/`.
+    /// Sets the password of the store, as an alternative to one in the URL; both together are an
+    /// error. The user's name stays in the URL: `redis://alice@host/`.
     pub fn password(mut self, password: impl Into<Password>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Calls this with every [`Event`], one after the other, on a task of its own. There is one hook; the last one
-    /// set is it.
+    /// Calls this hook with every [`Event`], one by one, on its own task. The last hook set counts.
     ///
-    /// A hook that cannot keep up (1,024 events behind) misses events, but never a loss.
+    /// A hook that is 1,024 events behind misses events, but never a loss.
     pub fn on_event<F, W>(mut self, hook: F) -> Self
     where
         F: Fn(Event) -> W + Send + Sync + 'static,
@@ -147,15 +147,14 @@ impl Options {
         self
     }
 
-    /// A client over a store of your own, or over one that several clients of this process share.
+    /// Makes a client of a custom store, or of one that several clients of this process share.
     ///
     /// # Errors
-    /// [`Error::Invalid`] outside a tokio runtime, or for an option that is not valid.
+    /// [`Error::Invalid`] outside a tokio runtime, or for an invalid option.
     pub fn over(self, store: Arc<dyn Store>) -> Result<Locks> {
         Locks::start(store, self.checked()?)
     }
 
-    /// The options, if every value is valid.
     pub(crate) fn checked(self) -> Result<Self> {
         self.fault.clone().map_or(Ok(self), Err)
     }
@@ -167,10 +166,7 @@ impl Options {
         self
     }
 
-    /// Connects to the store at this URL.
-    ///
-    /// # Errors
-    /// As [`connect`].
+    /// Connects as the function [`connect`] does, with these options.
     ///
     /// # Cancel safety
     /// As [`connect`].
@@ -178,11 +174,8 @@ impl Options {
         self.connecting(url).await
     }
 
-    /// Connects to the store at this URL if it exists. `None` stands for a `file:` store that nobody has used yet: it holds no
-    /// locks, and is not made. Every other store exists, or cannot be reached.
-    ///
-    /// # Errors
-    /// As [`connect`].
+    /// Like [`connect`](Options::connect), but returns `None` for a `file:` store that was never
+    /// used: it holds no locks, and is not created.
     ///
     /// # Cancel safety
     /// As [`connect`].
@@ -194,7 +187,7 @@ impl Options {
         }
     }
 
-    /// In a box, so that opening a store, whichever it is, is compiled with this crate, and not again with each that connects.
+    /// Boxed, so that opening a store is compiled once, with this crate, not in each caller.
     fn connecting(self, url: &str) -> BoxFuture<'_, Result<Locks>> {
         Box::pin(async move {
             let mut options = self.checked()?;
@@ -214,14 +207,14 @@ impl Options {
                     return Arc::new(store).client(options);
                 }
             };
-            // It is the store's from here on.
+            // The store has the password from here on.
             options.password = None;
             options.over(store)
         })
     }
 
-    /// What somebody should know before this URL is connected to: that its password would go to another machine in plain
-    /// text, or that its path is relative. [`connect`](Options::connect) logs it as a warning.
+    /// Returns a warning about this URL: its password would cross the network in plain text, or its
+    /// path is relative. [`connect`](Options::connect) logs it.
     pub fn warning(&self, url: &str) -> Option<&'static str> {
         match self.place(url) {
             #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
@@ -237,9 +230,8 @@ impl Options {
         }
     }
 
-    /// Which store a URL means.
     pub(crate) fn place(&self, url: &str) -> Result<Place> {
-        // A URL may carry a password: errors name the scheme and nothing more.
+        // A URL may contain a password: errors show only its scheme.
         let refuse = |shown: &str, why: &str| Err(Error::invalid("store URL", shown, why));
         let Some((scheme, rest)) = url.split_once(':') else {
             let why = "it has no scheme; write SCHEME:…, such as `file:/var/lib/locks`";
@@ -273,7 +265,7 @@ impl Options {
     }
 }
 
-/// The cargo feature that brings the store of a scheme. Only asked for a scheme that this build does not have.
+/// Returns the cargo feature of a scheme that this build does not support.
 fn feature_of(scheme: &str) -> Option<&'static str> {
     match scheme {
         "file" if cfg!(target_os = "linux") => Some("file"),
@@ -283,7 +275,7 @@ fn feature_of(scheme: &str) -> Option<&'static str> {
     }
 }
 
-/// Where a URL leads.
+/// The store that a URL identifies.
 pub(crate) enum Place {
     Memory,
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
@@ -294,7 +286,7 @@ pub(crate) enum Place {
     Redlock(String),
 }
 
-/// `file:`, `file:PATH`, `file:///PATH`; a leading `~/` is the home directory. Nothing else in the path is decoded.
+/// Parses `file:`, `file:PATH`, `file:///PATH`, and decodes only a leading `~/` (home directory).
 #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
 fn directory(rest: &str) -> Result<(std::path::PathBuf, Access)> {
     let refuse = |why: &str| Err(Error::invalid("store URL", format!("file:{rest}"), why));

@@ -1,4 +1,4 @@
-//! Waiting for evicted holders: until each has confirmed that its work has ended, or its lease has run out.
+//! The wait for evicted holders: until each has confirmed its end, or its lease has expired.
 
 use crate::claim::{Evicted, Holder};
 use crate::clock::Deadline;
@@ -10,11 +10,11 @@ use crate::renewal::next_notice;
 use crate::store::{Notice, NoticeReceiver};
 use crate::sync::Arc;
 
-/// Watches for the end of what evicted holders do. See [`Locks::departures`](crate::Locks::departures).
+/// A watch for the end of evicted holders, made by [`Locks::departures`](crate::Locks::departures).
 ///
-/// A holder confirms its end when it lets go of the lease that it has lost: `run` of a lease after its future was dropped,
-/// `leasehold run` after everything that the command started has ended. The confirmation is a message, and nothing is
-/// stored: one that is lost, or that a store cannot carry, costs the time until the lease has run out.
+/// A holder confirms the end when it releases the lost lease: `run` of a lease after the future was
+/// dropped, `leasehold run` after everything that the command started has ended. The confirmation
+/// is not stored: if it is lost, or the store cannot send it, the wait ends with the lease.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -38,21 +38,21 @@ pub struct Departures {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Departed {
-    /// Who held it.
+    /// The holder.
     pub holder: Holder,
-    /// How it ended.
+    /// The kind of its end.
     pub how: Departure,
 }
 
-/// How an evicted holder ended.
+/// The kind of end of an evicted holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Departure {
-    /// The holder has confirmed that its work has ended.
+    /// The holder confirmed that its work has ended.
     Confirmed,
-    /// The holder has not confirmed its end, but its lease has run out: a client that keeps to its deadline has stopped.
+    /// The lease expired without a confirmation: a client that respects its deadline has stopped.
     Expired,
-    /// It is a lock of another library that has no end. Nothing tells when its holder stops.
+    /// The lock is another library's and has no expiry: its end cannot be observed.
     Unknown,
 }
 
@@ -62,11 +62,10 @@ impl Departures {
         Departures { client, notices }
     }
 
-    /// Waits until each of these holders has confirmed its end, or its lease has run out. This takes no longer than the
-    /// longest of their TTLs.
+    /// Waits until each holder has confirmed its end or its lease has expired, at most for a TTL.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a bad name.
+    /// [`Error::Invalid`](crate::Error::Invalid) for an invalid name.
     ///
     /// # Cancel safety
     /// Only waits; can be dropped at any time.

@@ -1,4 +1,4 @@
-//! Whether a store is fit for locks, in plain words: what is good, what wants care, what is bad, and what to do about it.
+//! An examination of a store's fitness for locks: findings in plain words, with advice.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -24,31 +24,28 @@ use crate::store::memory::Memory;
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
-/// How often a lock is taken and given back, to see how long that takes.
+/// The number of trial locks, for a median of their times.
 const TRIES: usize = 5;
 
-/// Should the examination itself be killed, this is how long its lock stays.
+/// The TTL of a trial lock: if the examination is killed, it stays that long.
 const TTL_MS: u64 = 10_000;
 
 /// Examines the store at this URL, with the default options.
 ///
-/// Nothing is changed but for one lock of a random name, which is taken and given back some times. What this client has no
-/// right to see is said to be that.
+/// The only change is a lock of a random name, which is acquired and released a few times. A
+/// finding says so if this client has no right to see something.
 ///
 /// # Errors
-/// As [`connect`](crate::connect), where there is nothing to examine because it cannot be reached, or does not let us in.
+/// As [`connect`](crate::connect), if the store cannot be reached or refuses the client.
 ///
 /// # Cancel safety
-/// Can be dropped at any time; its lock ends within seconds.
+/// Can be dropped at any time; its lock expires within seconds.
 pub async fn examine(url: &str) -> Result<Report> {
     Options::default().examine(url).await
 }
 
 impl Options {
-    /// Examines the store at this URL; see [`doctor::examine`](examine).
-    ///
-    /// # Errors
-    /// As [`doctor::examine`](examine).
+    /// Like [`doctor::examine`](examine), with these options.
     ///
     /// # Cancel safety
     /// As [`doctor::examine`](examine).
@@ -77,31 +74,31 @@ impl Options {
     }
 }
 
-/// What an examination found.
+/// The result of an examination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Which store, as its URL scheme says.
+    /// The URL scheme of the store.
     pub store: &'static str,
-    /// What was looked at, in order.
+    /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// The worst there is.
+    /// Returns the worst verdict of the findings.
     pub fn verdict(&self) -> Verdict {
         self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Good)
     }
 }
 
-/// How something is, from good to bad.
+/// A verdict, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As it should be.
     Good,
-    /// It works, and may cost something one day; or it could not be seen.
+    /// It works, but may cause trouble later; or it could not be checked.
     Caution,
-    /// Locks do not work, or cannot be relied on.
+    /// Locks do not work, or are not reliable.
     Bad,
 }
 
@@ -115,17 +112,17 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was looked at, in a word or two.
+    /// The check, in a word or two.
     pub check: &'static str,
-    /// How it is.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was seen.
+    /// The observation.
     pub what: String,
-    /// What to do about it; there is some where the verdict is not good.
+    /// The advice; present unless the verdict is good.
     pub advice: Option<String>,
 }
 
@@ -143,7 +140,7 @@ impl Finding {
     }
 }
 
-/// Does what a client does: takes a lock and gives it back.
+/// Acquires and releases a lock, as a client does.
 pub(crate) async fn tried(store: &dyn Store) -> Finding {
     const SLOW: Duration = Duration::from_millis(100);
     match taken_and_released(store).await {
@@ -156,7 +153,6 @@ pub(crate) async fn tried(store: &dyn Store) -> Finding {
     }
 }
 
-/// The finding where no lock could be taken.
 pub(crate) fn not_taken(error: &Error) -> Finding {
     Finding::bad("lock", format!("no lock could be taken: {error}"), "see what else is not good here")
 }
@@ -191,7 +187,7 @@ pub(crate) fn median(of: &mut [Duration]) -> Duration {
     of.get(of.len() / 2).copied().unwrap_or_default()
 }
 
-/// A duration, to fractions of a millisecond where it is that short.
+/// A duration, with fractions of a millisecond if it is short.
 pub(crate) struct Fine(pub(crate) Duration);
 
 impl fmt::Display for Fine {
@@ -203,7 +199,7 @@ impl fmt::Display for Fine {
     }
 }
 
-/// So many bytes, as people say it.
+/// A number of bytes in a readable unit.
 #[cfg(any(all(feature = "file", target_os = "linux"), feature = "redis"))]
 pub(crate) struct Bytes(pub(crate) u64);
 

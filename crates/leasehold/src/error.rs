@@ -1,5 +1,4 @@
-//! The one public error. Busy, lost, unreachable, without a quorum, unknown, late, refused, stale, contended, untrusted,
-//! unsupported, invalid and closed never share a variant.
+//! The one public error. Busy, lost, unreachable, unknown and others never share a variant.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,23 +9,23 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::token::Owner;
 
-/// What every fallible call of this crate returns.
+/// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in words for the person who has to do something about it.
+/// A failure, in words for the person who has to act on it.
 ///
 /// | variant | is the lock held? | what to do |
 /// |---|---|---|
-/// | [`Busy`](Error::Busy) | no, somebody else has it | wait longer, or come back |
+/// | [`Busy`](Error::Busy) | no, another holder has it | wait longer, or try again later |
 /// | [`Lost`](Error::Lost) | no longer | roll back what the lock protected |
-/// | [`Unreachable`](Error::Unreachable) | it counts as not held | look at the store; what may have been executed is withdrawn |
+/// | [`Unreachable`](Error::Unreachable) | it counts as not held | check the store; a claim that may have been granted is withdrawn |
 /// | [`Quorum`](Error::Quorum) | it counts as not held; after `extend`: as before | see what each node says |
-/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before; after `keep_for`: for that time, or until its TTL is over; of a value: there is none | nothing, or extend again; look at the value |
+/// | [`Unknown`](Error::Unknown) | after `release`, `detach`, `upgrade` and `downgrade`: no; after `extend`: as before; after `keep_for`: for that time, or until its TTL is over; of a value: there is none | nothing, or extend again; read the value |
 /// | [`Late`](Error::Late) | briefly; it was given back | a longer TTL, or a nearer store |
 /// | [`Refused`](Error::Refused) | no | do what the store asks for |
-/// | [`Stale`](Error::Stale) | no longer | roll back: somebody who came later has written |
-/// | [`Contended`](Error::Contended) | there is none | take a lock for it, or allow more tries |
-/// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | name its authority, or see who answers there |
+/// | [`Stale`](Error::Stale) | no longer | roll back: a later holder has written |
+/// | [`Contended`](Error::Contended) | there is none | use a lock, or allow more tries |
+/// | [`Untrusted`](Error::Untrusted) | no, nothing was sent | configure its certificate authority, or find out which server answers |
 /// | [`Unsupported`](Error::Unsupported) | no | choose another store or kind |
 /// | [`Invalid`](Error::Invalid) | no, nothing was sent | correct the value |
 /// | [`Closed`](Error::Closed) | no | connect again |
@@ -35,157 +34,155 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds it, and the wait (if any) is over.
+    /// Another holder has the lock, and the wait (if any) is over.
     #[error(fmt = write_busy)]
     Busy {
-        /// What was asked for.
+        /// The names requested.
         names: Names,
-        /// Who holds it, as far as the store told.
+        /// The holder and the waiters, as far as the store told.
         busy: Busy,
-        /// How long the caller waited.
+        /// The time that the caller waited.
         waited: Duration,
     },
 
-    /// The lease ended before its holder let go: what it protected may have been touched by others.
+    /// The lease ended before its release: other holders may have changed what it protected.
     #[error("the lease on {names} was lost: {reason}; roll back what it protected")]
     Lost {
-        /// What was held.
+        /// The names that were held.
         names: Names,
-        /// Why it is held no more.
+        /// The reason.
         reason: Loss,
     },
 
-    /// The store gave no answer. It counts as "not held"; a request that may have been executed all the same is being
-    /// withdrawn.
+    /// The store gave no answer. A request that may have been executed all the same is withdrawn.
     #[error("the {store} store gave no answer: {why}; see that it runs and can be reached, then try again")]
     Unreachable {
-        /// Which store, as its URL scheme says.
+        /// The URL scheme of the store.
         store: &'static str,
-        /// What was seen.
+        /// The cause.
         why: String,
     },
 
-    /// Too few of a store's nodes agreed, because too few of them could. What each of them said is in it; what any of them
-    /// may have granted is withdrawn.
+    /// Too few nodes agreed, because too few could. A grant of single nodes is withdrawn.
     #[error(fmt = write_quorum)]
     Quorum {
-        /// What they were to do: `granted`, `renewed`, `released`, `reached`, …
+        /// The operation, as a participle: `granted`, `renewed`, `released`, `reached`, …
         what: &'static str,
-        /// How many have to agree.
+        /// The number of nodes that have to agree.
         needed: usize,
-        /// How many did.
+        /// The number of nodes that agreed.
         agreed: usize,
-        /// Each node's own answer.
+        /// The answer of each node.
         nodes: Vec<NodeAnswer>,
     },
 
-    /// A release, an extension, a detach, a conversion or a change of a value without an answer: it may or may not have been
-    /// executed.
+    /// A change of a lease or a value got no answer: it may or may not have been executed.
     #[error(fmt = write_unknown)]
     Unknown {
-        /// What was held.
+        /// The names of the lease or value.
         names: Names,
-        /// The operation: `release`, `release detached`, `extend`, `detach`, `keep`, `upgrade` or `downgrade`; `change` for a value.
+        /// The operation: `release`, `release detached`, `extend`, `detach`, `keep`, `upgrade` or
+        /// `downgrade`; `change` for a value.
         what: &'static str,
-        /// What was seen.
+        /// The cause.
         why: String,
     },
 
-    /// A grant came with too little of its TTL left, could not be renewed in time, and was given back.
+    /// A grant had too little of its TTL left, was not renewed in time, and was given back.
     #[error(
         "the grant on {names} came with {} left, less than the {} needed (`min_validity`, by default half the TTL), and was \
          given back; use a longer TTL",
         Exact(*left), Exact(*needed)
     )]
     Late {
-        /// What was asked for.
+        /// The names requested.
         names: Names,
-        /// What was left of the TTL.
+        /// The time that was left of the TTL.
         left: Duration,
         /// The `min_validity` of the request.
         needed: Duration,
     },
 
-    /// The store answered, and the answer was an error of its own. Nothing changed.
+    /// The store answered with an error of its own. Nothing changed.
     #[error("the {store} store refused: {why}")]
     Refused {
-        /// Which store.
+        /// The URL scheme of the store.
         store: &'static str,
-        /// What it said, and what to do.
+        /// The store's message, and what to do.
         why: String,
     },
 
-    /// A write under a fence came after one under a higher fence. Nothing changed.
+    /// A write under a fence came after a write under a higher fence. Nothing changed.
     #[error(
         "the write to `{name}` under fence {fence} came too late: something was written under fence {newer}; the lease is lost, \
          roll back what it protected"
     )]
     Stale {
-        /// What was to be written.
+        /// The name of the value.
         name: Name,
-        /// Under which fence.
+        /// The fence of the refused write.
         fence: Fence,
-        /// The higher one.
+        /// The higher fence.
         newer: Fence,
     },
 
-    /// An update was overtaken by others each time it was tried. Nothing changed.
+    /// Other clients changed the value during each try of an update. Nothing changed.
     #[error(
         "others changed `{name}` each of the {tries} times it was to be updated; where so many write, take a lock for it \
          (`locks.mutex`), or a counter if it is a number, or allow more tries"
     )]
     Contended {
-        /// What was to be updated.
+        /// The name of the value.
         name: Name,
-        /// How often.
+        /// The number of tries.
         tries: u32,
     },
 
-    /// The store did not prove, by TLS, who it is. Nothing was sent.
+    /// The store did not prove its identity by TLS. Nothing was sent.
     #[error("the {store} store did not prove who it is: {why}")]
     Untrusted {
-        /// Which store.
+        /// The URL scheme of the store.
         store: &'static str,
-        /// What was seen, and what to do.
+        /// The cause, and what to do.
         why: String,
     },
 
-    /// This store cannot do that.
+    /// The store does not support the operation.
     #[error("the {store} store does not offer {what}: {why}")]
     Unsupported {
-        /// Which store.
+        /// The URL scheme of the store.
         store: &'static str,
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
-        /// Why it is not offered.
+        /// The reason.
         why: &'static str,
     },
 
     /// A value was refused before anything was sent.
     #[error("invalid {what} {given}: {why}")]
     Invalid {
-        /// What kind of value.
+        /// The kind of value.
         what: &'static str,
-        /// The value, shortened and escaped so that it is safe to show.
+        /// The value, escaped and shortened, so that it is safe to show.
         given: String,
-        /// What is wrong, and what would be right.
+        /// The fault, and what would be valid.
         why: String,
     },
 
-    /// The client was closed, is being [drained](crate::Locks::drain), or its runtime has shut down.
+    /// The client was closed or [drained](crate::Locks::drain), or its runtime has shut down.
     #[error("this client is closed; connect again")]
     Closed,
 
-    /// The operating system or the runtime lacks something this client needs.
+    /// The operating system or the runtime lacks something that this client needs.
     #[error("no {what}: {why}")]
     System {
-        /// What is missing.
+        /// The missing resource.
         what: &'static str,
-        /// Why, and what to do.
+        /// The cause, and what to do.
         why: String,
     },
 
-    /// A blocking call was made where blocking would stall an async runtime.
+    /// A blocking call was made where it would stall an async runtime.
     #[error(
         "a blocking call inside an async runtime would stall it; use the async API, or tokio::task::spawn_blocking"
     )]
@@ -193,7 +190,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Builds an [`Error::Invalid`]: `given` is escaped and shortened, so hostile input is safe to show.
+    /// Builds an [`Error::Invalid`]; it escapes and shortens `given`.
     pub fn invalid(what: &'static str, given: impl AsRef<str>, why: impl Into<String>) -> Self {
         Error::Invalid { what, given: Shown(given.as_ref()).to_string(), why: why.into() }
     }
@@ -211,9 +208,7 @@ impl Error {
         if self.is_outcome_unknown() { Error::unknown(names, what, self) } else { self }
     }
 
-    /// Whether the request may have been executed although no answer came.
-    ///
-    /// True for exactly the errors after which a clean-up is owed.
+    /// Returns whether an unanswered request may have been executed: only then a clean-up is due.
     pub fn is_outcome_unknown(&self) -> bool {
         match self {
             Error::Unknown { .. } | Error::Unreachable { .. } => true,
@@ -223,7 +218,7 @@ impl Error {
     }
 }
 
-/// Changes a value that is still valid. The first error stays, for the caller that uses the value.
+/// Changes a valid value. An earlier error stays, for the caller that uses the value.
 pub(crate) fn change_valid<T>(value: &mut Result<T>, change: impl FnOnce(&mut T) -> Result<()>) {
     if let Ok(valid) = value
         && let Err(error) = change(valid)
@@ -232,69 +227,69 @@ pub(crate) fn change_valid<T>(value: &mut Result<T>, change: impl FnOnce(&mut T)
     }
 }
 
-/// What one node of a store said.
+/// The answer of one node of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeAnswer {
-    /// Where it is.
+    /// The address of the node.
     pub node: String,
     /// Its answer.
     pub said: NodeSaid,
 }
 
-/// A node's answer, or why there is none.
+/// A node's answer, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSaid {
-    /// It did what was asked.
+    /// The node executed the request.
     Agreed,
-    /// Somebody else holds it there.
+    /// Another holder has the name on this node.
     Held {
-        /// Who.
+        /// The holder.
         holder: Owner,
-        /// For how long, unless renewed; `None` where that has no end.
+        /// The time left unless renewed; `None` for a lock without an expiry.
         remaining: Option<Duration>,
     },
-    /// Nothing of the lease is there.
+    /// The node has nothing of the lease.
     Gone,
-    /// It has given a fence that is as high.
+    /// The node has given a fence that is as high.
     Fenced,
-    /// Its clock is too far from the others'.
+    /// The node's clock is too far from the others'.
     ClockOff {
-        /// By how much, in µs; below zero where it is behind.
+        /// The difference in µs; negative if the clock is behind.
         ahead_us: i64,
     },
-    /// It started anew or was flushed, may have forgotten what it granted before, and has no vote until that has ended.
+    /// The node was restarted or flushed: no vote until the grants it may have lost have expired.
     Quarantined {
-        /// For how long.
+        /// The time left until then.
         remaining: Duration,
     },
-    /// Its clock was set forward since it was asked the last time.
+    /// The node's clock was set forward since the last request.
     ClockLeapt,
-    /// It was asked, and gave no answer in time.
+    /// The node gave no answer in time.
     TimedOut {
-        /// How long that is.
+        /// The time-out.
         after: Duration,
     },
-    /// It was asked, and gave no answer.
+    /// The request was sent and failed without an answer.
     NoAnswer {
-        /// What was seen.
+        /// The cause.
         why: String,
     },
-    /// There is no connection to it; it was not asked.
+    /// There is no connection to the node; nothing was sent.
     NotReached {
-        /// What was seen.
+        /// The cause.
         why: String,
     },
-    /// It answered with an error of its own.
+    /// The node answered with an error of its own.
     Refused {
-        /// What it said, and what to do.
+        /// The node's message, and what to do.
         why: String,
     },
 }
 
 impl NodeSaid {
-    /// Whether it may have done what was asked although no answer came.
+    /// Returns whether the node may have executed the request although no answer came.
     fn is_unknown(&self) -> bool {
         matches!(self, NodeSaid::TimedOut { .. } | NodeSaid::NoAnswer { .. })
     }
@@ -341,7 +336,7 @@ fn write_quorum(
     for NodeAnswer { node, said } in nodes.iter().filter(|node| node.said != NodeSaid::Agreed) {
         write!(f, "; {node}: {said}")?;
     }
-    // By when enough of them vote again, if it is that.
+    // The time until enough nodes vote again, if quarantine is the cause.
     let mut quarantined: Vec<Duration> = nodes
         .iter()
         .filter_map(|node| match node.said {
@@ -366,7 +361,7 @@ fn write_quorum(
     Ok(())
 }
 
-/// Text from outside in back-quotes: escaped, at most 64 characters of it.
+/// External text in back-quotes: escaped, at most 64 characters of it.
 struct Shown<'a>(&'a str);
 
 impl fmt::Display for Shown<'_> {
@@ -384,7 +379,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A duration that was set, or that is compared with another: as [`Short`], and never rounded to minutes or hours.
+/// A duration set or compared by value: like [`Short`], never rounded to minutes or hours.
 #[derive(Debug)]
 pub(crate) struct Exact(pub(crate) Duration);
 
@@ -407,7 +402,7 @@ pub struct Short(pub Duration);
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
-        // To the nearest: a user who asked for ten minutes does not want to read nine.
+        // Rounded to the nearest: a user who set ten minutes does not want to read nine.
         let rounded = |unit: u128| (ms + unit / 2) / unit;
         match ms {
             0..1_000 => write!(f, "{ms} ms"),
@@ -452,7 +447,7 @@ fn write_busy(names: &Names, busy: &Busy, waited: &Duration, f: &mut fmt::Format
     let Busy { holder, remaining, waiters } = busy;
     match holder {
         Some(owner) => write!(f, "{names} is held by {owner}")?,
-        // Whoever held it has gone, or others stand in line before us.
+        // The holder has gone, or other waiters are ahead.
         None => write!(f, "{names} was not to be had in time")?,
     }
     if let Some(remaining) = remaining {

@@ -1,17 +1,17 @@
-//! What happened: to a user's hook, to `tracing`, and to `metrics`.
+//! The events of leases and requests: sent to a user's hook, to `tracing` and to `metrics`.
 //!
 //! | metric | type | labels | meaning |
 //! |---|---|---|---|
-//! | `leasehold_acquired_total` | counter | | leases handed out |
-//! | `leasehold_passed_total` | counter | | of those, passed on within the client without asking the store |
+//! | `leasehold_acquired_total` | counter | | leases acquired |
+//! | `leasehold_passed_total` | counter | | of those, passed on within the client without a request |
 //! | `leasehold_busy_total` | counter | | requests that ended busy |
-//! | `leasehold_released_total` | counter | | leases let go by their holders |
+//! | `leasehold_released_total` | counter | | leases released by their holders |
 //! | `leasehold_lost_total` | counter | `reason` | leases lost |
-//! | `leasehold_degraded_total` | counter | | leases that came to be held by no more nodes of their store than have to hold them |
+//! | `leasehold_degraded_total` | counter | | leases that came to be held by no more nodes than required |
 //! | `leasehold_renewal_failures_total` | counter | | renewals without an answer |
-//! | `leasehold_cleanup_failures_total` | counter | | withdrawals without an answer (tried again until the TTL has done it) |
-//! | `leasehold_wait_seconds` | histogram | | from asking to holding |
-//! | `leasehold_hold_seconds` | histogram | | from holding to release or loss |
+//! | `leasehold_cleanup_failures_total` | counter | | withdrawals without an answer (retried until the TTL is over) |
+//! | `leasehold_wait_seconds` | histogram | | from request to lease |
+//! | `leasehold_hold_seconds` | histogram | | from lease to release or loss |
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -25,91 +25,90 @@ use crate::fence::Fence;
 pub use crate::loss::Loss;
 use crate::sync::{Arc, AtomicU64, Ordering, spawn};
 
-/// Something that happened to a lease or a request.
+/// An event of a lease or a request.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// A lease was handed out.
+    /// A lease was acquired.
     Acquired {
-        /// What is held.
+        /// The names held.
         names: Names,
         /// Its fence.
         fence: Fence,
-        /// From asking to holding.
+        /// The time from request to lease.
         waited: Duration,
-        /// Whether it came from another task of this client, without asking the store.
+        /// True if another task of this client passed the lease on, without a request to the store.
         passed: bool,
     },
-    /// A request ended without a lease, because others hold it.
+    /// A request ended without a lease, because other holders have it.
     Busy {
-        /// What was asked for.
+        /// The names requested.
         names: Names,
-        /// How long was waited.
+        /// The time waited.
         waited: Duration,
     },
-    /// A renewal got no answer; it is tried again until the deadline.
+    /// A renewal got no answer; it is retried until the deadline.
     RenewalFailed {
-        /// What is held.
+        /// The names held.
         names: Names,
         /// Its fence.
         fence: Fence,
-        /// What was seen.
+        /// The cause.
         why: String,
-        /// How many have failed in a row.
+        /// The number of failures in a row.
         tries: u64,
-        /// What is left until the deadline.
+        /// The time left until the deadline.
         remaining: Duration,
     },
-    /// A renewal worked after one or more that got no answer.
+    /// A renewal succeeded after at least one that got no answer.
     RenewalRecovered {
-        /// What is held.
+        /// The names held.
         names: Names,
         /// Its fence.
         fence: Fence,
-        /// How many renewals had failed in a row.
+        /// The number of failures in a row before.
         failures: u64,
-        /// What is left until the new deadline.
+        /// The time left until the new deadline.
         remaining: Duration,
     },
-    /// A lease is held by no more nodes of its store than have to hold it: if one more of them fails, it is lost. Told once,
-    /// and again if it comes to that again.
+    /// A lease has no more nodes than it needs: one failure loses it. Sent once per occurrence.
     Degraded {
-        /// What is held.
+        /// The names held.
         names: Names,
         /// Its fence.
         fence: Fence,
-        /// On how many nodes.
+        /// The number of nodes that hold it.
         held: usize,
-        /// Of how many.
+        /// The number of all nodes.
         nodes: usize,
-        /// Which of them do not hold it.
+        /// The nodes that do not hold it.
         missing: Vec<String>,
     },
     /// A lease was lost.
     Lost {
-        /// What was held.
+        /// The names that were held.
         names: Names,
         /// Its fence.
         fence: Fence,
-        /// Why.
+        /// The reason.
         reason: Loss,
-        /// How long the grant had been held.
+        /// The time since the grant.
         held: Duration,
     },
-    /// A lease was let go by its holder. (A [`Detached`](crate::Detached) one: by the client that took it.)
+    /// A lease was released; a [`Detached`](crate::Detached) one by the client that acquired it.
     Released {
-        /// What was held.
+        /// The names that were held.
         names: Names,
         /// Its fence.
         fence: Fence,
-        /// How long it had been held.
+        /// The time that it was held.
         held: Duration,
     },
-    /// A release or a withdrawal got no answer; it is tried again until the TTL has done it.
+    /// A release or a withdrawal got no answer; it is retried until the TTL is over.
     CleanupFailed {
-        /// What is to be withdrawn.
+        /// The names to withdraw.
         names: Names,
-        /// What was seen.
+        /// The cause.
         why: String,
     },
 }
@@ -117,13 +116,13 @@ pub enum Event {
 type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) type Hook = Arc<dyn Fn(Event) -> HookFuture + Send + Sync>;
 
-/// Tells the hook, the log and the metrics.
+/// The sender of events to the hook, the log and the metrics.
 #[derive(Clone)]
 pub(crate) struct Events {
     hook: Option<HookLine>,
 }
 
-/// The handle of the hook's own task, so that a slow hook never delays a renewal.
+/// The handle of the hook's task. The task is separate so that a slow hook never delays a renewal.
 #[derive(Clone)]
 struct HookLine {
     sender: mpsc::UnboundedSender<Message>,
@@ -132,11 +131,11 @@ struct HookLine {
 
 enum Message {
     Event(Event),
-    /// Answered when everything before it has been heard.
+    /// Answered when the hook has processed every event before it.
     Mark(oneshot::Sender<()>),
 }
 
-/// Beyond this many unheard events only losses are still queued for the hook; the rest is dropped.
+/// Beyond this number of queued events only losses are queued; other events are dropped.
 const QUEUED_MAX: u64 = 1_024;
 
 impl Events {
@@ -148,7 +147,7 @@ impl Events {
         self.emit_from(event, false);
     }
 
-    /// As [`emit`](Events::emit), of a client that its user may have closed.
+    /// Like [`emit`](Events::emit); `is_closed` says whether the user closed the client.
     pub(crate) fn emit_from(&self, event: Event, is_closed: bool) {
         record(&event, is_closed);
         if let Some(line) = &self.hook {
@@ -164,14 +163,14 @@ impl Events {
         self.emit(Event::Released { names: names.clone(), fence, held });
     }
 
-    /// As [`released`](Events::released), for a lease that another process took. Neither its fence nor how long it was held is known here, so
-    /// it is counted and logged, and makes no event.
+    /// Counts and logs the release of a lease that another process acquired. It makes no event: its
+    /// fence and the time that it was held are unknown here.
     pub(crate) fn released_for_another(&self, names: &Names) {
         metrics::counter!("leasehold_released_total").increment(1);
         tracing::debug!(%names, "released for the process that took it");
     }
 
-    /// Ends when the hook has heard everything so far.
+    /// Waits until the hook has processed all events so far.
     pub(crate) async fn heard(&self) {
         if let Some(line) = &self.hook {
             let (mark, heard) = oneshot::channel();
@@ -192,7 +191,7 @@ impl HookLine {
                 match message {
                     Message::Event(event) => {
                         heard.fetch_sub(1, Ordering::Relaxed);
-                        // A hook that panics must not miss the losses to come.
+                        // A hook that panics must not miss later losses.
                         if AssertUnwindSafe(async { hook(event).await }).catch_unwind().await.is_err() {
                             tracing::error!("the event hook panicked");
                         }
@@ -213,7 +212,7 @@ impl HookLine {
     }
 }
 
-/// A loss that the user brought about by closing the client is no error to the log.
+/// Logs and counts an event. A loss because the user closed the client is not logged as an error.
 pub(crate) fn record(event: &Event, is_closed: bool) {
     match event {
         Event::Acquired { names, fence, waited, passed } => {
@@ -235,7 +234,7 @@ pub(crate) fn record(event: &Event, is_closed: bool) {
         }
         Event::RenewalFailed { names, fence, why, tries, remaining } => {
             metrics::counter!("leasehold_renewal_failures_total").increment(1);
-            // One line a lease is enough: in an outage there may be thousands of leases.
+            // One warning per lease is enough: an outage may affect thousands of leases.
             match tries {
                 1 => tracing::warn!(%names, %fence, why, ?remaining, "a renewal got no answer; trying again"),
                 _ => tracing::debug!(%names, %fence, why, tries, ?remaining, "a renewal got no answer"),

@@ -1,5 +1,4 @@
-//! `Locks`: the handle from which all locks are made. A client is one connection to a store, with its renewal task, its
-//! cleanup task and its local queues.
+//! `Locks`, a client: a connection to a store, a renewal task, a cleanup task and local queues.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,13 +35,13 @@ use crate::sync::{Arc, require_runtime};
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
-/// A client of a store: what [`connect`](crate::connect) gives.
+/// A client of a store, returned by [`connect`](crate::connect).
 ///
-/// Making a lock sends nothing. A name, an owner or an option that is not valid is reported when the lock is asked for. A lock
-/// can be kept, cloned and asked for any number of times; the futures it gives do not borrow it.
+/// Making a lock sends nothing. An invalid name, owner or option is reported when the lock is
+/// acquired. A lock can be cloned and acquired any number of times; its futures do not borrow it.
 ///
-/// Clones are the same client. Its tasks end when the last clone, the last lease (detached ones in hand included) and
-/// the last proof are gone.
+/// Clones are the same client. Its tasks end when the last clone, the last lease (including
+/// [`Detached`] values) and the last proof are dropped.
 #[derive(Clone)]
 pub struct Locks {
     pub(crate) client: Arc<Client>,
@@ -62,13 +61,11 @@ pub(crate) struct Client {
     pub(crate) caches: Arc<SingleFlights>,
 }
 
-/// How long a call that does not wait for anybody may take, whatever the store's own time-out is.
+/// The time limit of a call that does not wait for other clients, beside the store's own.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How long [`Locks::close`] waits for the store.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// How long closing waits for a hook to hear the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 impl Locks {
@@ -93,81 +90,79 @@ impl Locks {
         Ok(Locks { client: Arc::new(client) })
     }
 
-    /// A lock that one holder at a time has.
+    /// Returns a lock with one holder at a time.
     pub fn mutex(&self, name: impl IntoName) -> Mutex {
         Mutex::new(self.client.clone(), name.into_name())
     }
 
-    /// A lock that many readers hold together, or one writer alone.
+    /// Returns a lock with many readers or one writer.
     pub fn rwlock(&self, name: impl IntoName) -> RwLock {
         RwLock::new(self.client.clone(), name.into_name())
     }
 
-    /// So many permits, and no more, for all who use this name. [Each claim is judged by its own limit](Semaphore), so they
-    /// should all say the same.
+    /// Returns a semaphore with `limit` permits for all clients that use the name. All callers
+    /// should pass the same limit: [each claim is judged by its own](Semaphore).
     pub fn semaphore(&self, name: impl IntoName, limit: u32) -> Semaphore {
         Semaphore::new(self.client.clone(), name.into_name(), limit)
     }
 
-    /// A gate that is closed until so many have counted down.
+    /// Returns a gate that opens after `count` counts.
     pub fn latch(&self, name: impl IntoName, count: u32) -> Latch {
         Latch::new(self.client.clone(), name.into_name(), count)
     }
 
-    /// What needs no lock: counters, values that are compared and set, optimistic updates, scripts.
+    /// Returns values that need no lock: counters, compare-and-set, optimistic updates, scripts.
     pub fn cells(&self) -> Cells {
         Cells::new(self.client.clone())
     }
 
-    /// So much in such a time, for all who use the name.
+    /// Returns a limit on the rate of operations, shared by all clients that use the name.
     pub fn rate_limit(&self, name: impl IntoName) -> RateLimit {
         RateLimit::new(self.client.clone(), name.into_name())
     }
 
-    /// Several names at once, all or none, on one lease.
+    /// Returns a lock on several names, all or none, with one lease.
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         let names: Result<Vec<Name>> = names.into_iter().map(IntoName::into_name).collect();
         All::new(self.client.clone(), names.and_then(Names::new))
     }
 
-    /// At most one run per [period](Once::per), in the whole fleet.
+    /// Returns a guard that allows at most one run per [period](Once::per), across all clients.
     pub fn once(&self, name: impl IntoName) -> Once {
         Once::new(self.client.clone(), name.into_name())
     }
 
-    /// One leader at a time among those who campaign, for a term.
+    /// Returns an election: one leader at a time, for a term.
     pub fn election(&self, name: impl IntoName) -> Election {
         Election::new(self.client.clone(), name.into_name())
     }
 
-    /// Values that are loaded once for all who want them.
+    /// Returns a cache whose values are loaded once for all clients that request them.
     #[cfg(not(shuttle))]
     pub fn cache(&self, name: impl IntoName) -> Cache {
         Cache::new(self.client.clone(), name.into_name())
     }
 
-    /// An owner under whose name a lock that it holds already may be taken again. Owners of one client that are called the same
-    /// are the same.
+    /// Returns an owner whose locks are re-entrant. Within a client, equal ids are the same owner.
     pub fn owner(&self, id: impl AsRef<str>) -> Scope {
         Scope::new(self.client.clone(), Owner::new(id))
     }
 
-    /// Takes up a [`Detached`] lease again, from its name and its token: in another process than the one that took it, or
-    /// later in the same. Nothing is sent: whether it still lasts, [`extend`](Detached::extend) and
-    /// [`release`](Detached::release) tell.
+    /// Takes up a [`Detached`] lease again from its name and its token, in any process. It sends
+    /// nothing; [`extend`](Detached::extend) or [`release`](Detached::release) reports a loss.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name.
+    /// [`Error::Invalid`] for an invalid name.
     pub fn detached(&self, name: impl IntoName, token: Token) -> Result<Detached> {
         let names = name.into_name()?.into();
         Ok(Detached::found(&self.client, Ticket { names, token, share: Share::Exclusive, fence: None }))
     }
 
-    /// Who holds a name, which clients wait, and for how long; `None` where nobody does. (Tasks that wait for their own
-    /// client to pass the lock on are not in the store, and not shown.)
+    /// Returns the holders and waiters of a name, or `None` if it has no holder. Tasks in a local
+    /// queue are not in the store and not shown.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where the store does not answer; [`Error::Invalid`] for a bad name.
+    /// [`Error::Unreachable`] if the store does not answer; [`Error::Invalid`] for an invalid name.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -176,7 +171,7 @@ impl Locks {
         self.client.in_time(self.client.store.inspect(&name)).await
     }
 
-    /// The names in use that start with `prefix`, sorted, at most `limit` of them.
+    /// Returns the names in use that start with `prefix`, sorted, at most `limit` of them.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -184,72 +179,72 @@ impl Locks {
         self.client.in_time(self.client.store.list(prefix, limit)).await
     }
 
-    /// Takes a name from all who hold it. The next fence is higher than any before, so a resource that checks fences is
-    /// safe at once.
+    /// Takes a name from all its holders. The next fence is higher than any before, so a resource
+    /// that checks fences is safe at once.
     ///
-    /// The holders are told at once, where the store can push, and at their next renewal in any case. Until they know, and
-    /// until their work has ended, the next holder may be at work beside them: [`departures`](Locks::departures) waits for
-    /// that. (A lease without renewal is told when it is released.)
+    /// Holders learn of it at once if the store can push, else at their next renewal; a lease
+    /// without renewal learns of it at its release. Until its work has ended, an evicted holder may
+    /// work beside the next one: [`departures`](Locks::departures) waits for that.
     ///
     /// # Cancel safety
-    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    /// Dropped before the answer, the eviction may or may not have happened; it can be repeated.
     pub async fn evict(&self, name: impl IntoName) -> Result<Evicted> {
         let name: Name = name.into_name()?;
         self.client.in_time(self.client.store.evict(&name)).await
     }
 
-    /// Takes a name from the one holder with this fence, as [`inspect`](Locks::inspect) shows it: one of several readers, or
-    /// one of those who have permits. Where nobody holds it with this fence, nothing changes.
+    /// Takes a name from the one holder with this fence (see [`inspect`](Locks::inspect)), such as
+    /// one of several readers. Without such a holder, nothing changes.
     ///
     /// # Cancel safety
-    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    /// As [`evict`](Locks::evict).
     pub async fn evict_holder(&self, name: impl IntoName, fence: Fence) -> Result<Evicted> {
         let name: Name = name.into_name()?;
         self.client.in_time(self.client.store.evict_holder(&name, fence)).await
     }
 
-    /// Watches for the end of what evicted holders do. Make it before the [eviction](Locks::evict), so that it misses
-    /// nothing.
+    /// Watches for the end of the work of evicted holders. Call it before the
+    /// [eviction](Locks::evict), or it may miss an end.
     pub fn departures(&self) -> Departures {
         Departures::new(self.client.clone())
     }
 
-    /// Gives an end to a lock that has none, as a library leaves it that takes a lock in one step and sets its expiry in
-    /// another, and dies in between. What ends by itself is left as it is.
+    /// Sets an expiry on a lock that has none. A library that sets the expiry in a second step
+    /// leaves such a lock if it dies in between. A lock with an expiry is not changed.
     ///
-    /// Whoever holds it may be at work all the same, and does not know: choose a TTL within which that is surely over.
+    /// The holder may still be at work and is not told: choose a TTL longer than that work.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on a store where every lock ends; [`Error::Refused`] for a key that is no lock.
+    /// [`Error::Unsupported`] if all its locks expire; [`Error::Refused`] if the key is no lock.
     ///
     /// # Cancel safety
-    /// Dropped before the answer, it may or may not have happened; it can be repeated.
+    /// Dropped before the answer, the change may or may not have happened; it can be repeated.
     pub async fn adopt(&self, name: impl IntoName, ttl: Duration) -> Result<Adopted> {
         let (name, ttl) = (name.into_name()?, Ttl::new(ttl)?);
         self.client.in_time(self.client.store.adopt(&name, ttl)).await
     }
 
-    /// What the store can do.
+    /// Returns what the store can do.
     pub fn capabilities(&self) -> Capabilities {
         self.client.store.capabilities()
     }
 
-    /// For a process that starts others under a lock: a descriptor to be inherited by them.
+    /// Returns a descriptor for the child processes of this process to inherit.
     ///
-    /// A store may free what a process held as soon as that process is dead (`file:` does). Whatever it had started may still
-    /// run then. As long as any of them has this descriptor open, the store takes this client for alive, and what it
-    /// holds lasts to the end of its TTL. `None` where the TTL is all that counts anyway.
+    /// Some stores (`file:`) free the locks of a process as soon as it is dead, while its children
+    /// may still run. While a child has this descriptor open, the store treats this client as
+    /// alive: its locks last to the end of their TTL. `None` on a store where only the TTL counts.
     ///
-    /// It is closed on `exec` unless you clear that flag.
+    /// The descriptor is closed on `exec` unless the caller clears that flag.
     ///
     /// # Errors
-    /// [`Error::System`] where the process has no descriptor left.
+    /// [`Error::System`] if the process has no descriptor left.
     #[cfg(unix)]
     pub fn lifeline(&self) -> Result<Option<std::os::fd::OwnedFd>> {
         self.client.store.lifeline()
     }
 
-    /// Ends when everything that was dropped or cancelled so far has been given back to the store.
+    /// Waits until everything dropped or cancelled so far has been given back to the store.
     ///
     /// # Cancel safety
     /// Only waits; can be dropped at any time.
@@ -257,15 +252,14 @@ impl Locks {
         self.client.cleanup.done().await;
     }
 
-    /// Grants no new lock from now on, and waits until the running work has let go of those it holds; at most so long.
+    /// Stops granting new locks and waits, up to `limit`, until the leases held by running work are
+    /// released. Returns whether this client holds nothing any more.
     ///
-    /// A lock that is asked for from now on, and one that is waited for, is [`Error::Closed`]. Leases that are held stay valid and
-    /// are renewed; they can be extended, converted, detached and released as before. A [re-entrant](Scope) lock
-    /// can be taken again by the owner who holds it. Values, counters, rate limits and caches work as before. The client cannot be
-    /// opened again.
-    ///
-    /// True where this client holds nothing any more. False where the time was over: what is held stays held until it is released,
-    /// or the client is [closed](Locks::close_within).
+    /// Acquiring, also by tasks that already wait, fails with [`Error::Closed`]. Held leases stay
+    /// valid and renewed, and can be extended, converted, detached and released; the owner of a
+    /// [re-entrant](Scope) lock can acquire it again. Values, counters, rate limits and caches work
+    /// as before. After `false`, leases stay held until they are released or the client is
+    /// [closed](Locks::close_within). A drain cannot be undone.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -280,7 +274,7 @@ impl Locks {
     /// ```
     ///
     /// # Cancel safety
-    /// No new lock is granted from the first poll on; dropping the future only stops the waiting.
+    /// No new lock is granted after the first poll; dropping the future only stops the waiting.
     pub async fn drain(&self, limit: Duration) -> bool {
         let Client { closing, queues, .. } = &*self.client;
         closing.drain();
@@ -292,16 +286,15 @@ impl Locks {
         .await
     }
 
-    /// Gives back every lease of this client, leaked ones included, and ends when the store has them back (or their TTL has done
-    /// it), after 5 s at the latest. To wait longer or less, and to hear which it was, use
-    /// [`close_within`](Locks::close_within); to let running work finish first, [`drain`](Locks::drain).
+    /// Gives back every lease of this client, leaked ones included, and waits at most 5 s until the
+    /// store has them back or their TTL is over. [`close_within`](Locks::close_within) sets another
+    /// limit and returns the outcome; [`drain`](Locks::drain) lets running work finish first.
     ///
-    /// Whoever still relies on a lease is told [`Loss::Closed`](crate::Loss::Closed); whoever
-    /// waits for one, or asks for one from now on, is told [`Error::Closed`], and what it had asked for is withdrawn. A hook gets a second to hear the last events.
+    /// Holders see [`Loss::Closed`](crate::Loss::Closed). Waiters and later callers get
+    /// [`Error::Closed`], and their claims are withdrawn. A hook gets 1 s to process the last
+    /// events. A [`Detached`] lease stays in the store; another client can take it up.
     ///
-    /// A [`Detached`] lease stays in the store; to be extended or released it is taken up again by another client.
-    ///
-    /// Call it before a process ends: what is only dropped may not get out any more.
+    /// Call it before the process ends: a release in the background may not reach the store.
     ///
     /// # Cancel safety
     /// The client is closed at once; dropping the future only stops the waiting.
@@ -309,10 +302,10 @@ impl Locks {
         self.close_within(CLOSE_MAX).await;
     }
 
-    /// As [`close`](Locks::close), and waits for the store at most so long.
+    /// Closes the client as [`close`](Locks::close) does, and waits for the store at most `limit`.
     ///
-    /// True where the store has everything back. False where it did not answer in time: then what was held ends with its TTL, or
-    /// earlier, since the client goes on trying for as long as its runtime runs.
+    /// Returns true if the store has everything back. After false, the claims end with their TTL,
+    /// or earlier: the client retries as long as its runtime runs.
     ///
     /// # Cancel safety
     /// As [`close`](Locks::close).
@@ -330,7 +323,6 @@ impl Locks {
         .await
     }
 
-    /// Whether it ended in time.
     async fn within(&self, limit: Duration, work: impl Future<Output = ()>) -> bool {
         let clock = self.client.clock();
         clock.until(clock.now().plus(limit), work).await.is_some()
@@ -342,13 +334,13 @@ impl Client {
         self.store.clock()
     }
 
-    /// What a store answers before a caller who does not wait has waited long enough.
+    /// Limits a call that does not wait to [`ANSWER_MAX`].
     pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let enough = self.clock().now().plus(ANSWER_MAX);
         self.clock().until(enough, call).await.unwrap_or_else(|| Err(self.no_answer()))
     }
 
-    /// Does the work, and ends it with [`Error::Closed`] when the client is closed.
+    /// Runs the work, and fails with [`Error::Closed`] when the client is closed.
     pub(crate) async fn while_open<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.check_open()?;
         tokio::select! {
@@ -358,7 +350,6 @@ impl Client {
         }
     }
 
-    /// A call of the store that was not answered in time.
     pub(crate) fn no_answer(&self) -> Error {
         Error::Unreachable { store: self.store.capabilities().store, why: "no answer in time".into() }
     }
@@ -367,7 +358,7 @@ impl Client {
         if self.closing.is_closed() { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Refuses a value that is larger than this client writes, before anything is sent.
+    /// Refuses a value larger than `max_value_bytes`.
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
         let most = self.defaults.max_value_bytes;
         if value.len() <= most {
@@ -379,20 +370,20 @@ impl Client {
         Err(Error::invalid("value", format!("{} bytes", value.len()), why))
     }
 
-    /// Where values are kept, for this.
+    /// Returns the store's values; without them, an error that names `what`.
     pub(crate) fn cells(&self, what: &'static str) -> Result<&dyn CellStore> {
         let can = self.store.capabilities();
         let why = "it keeps no values beside its locks";
         self.store.cells().ok_or(Error::Unsupported { store: can.store, what, why })
     }
 
-    /// As [`cells`](Client::cells), while the client is open.
+    /// Like [`cells`](Client::cells), and fails if the client is closed.
     pub(crate) fn open_cells(&self, what: &'static str) -> Result<&dyn CellStore> {
         self.check_open()?;
         self.cells(what)
     }
 
-    /// Refuses a time for which this store keeps no lock, before anything is sent.
+    /// Refuses a TTL longer than the store's `max_ttl`.
     pub(crate) fn check_ttl(&self, what: &'static str, ttl: Ttl) -> Result<()> {
         let can = self.store.capabilities();
         if ttl <= can.max_ttl {
@@ -406,7 +397,7 @@ impl Client {
         Err(Error::invalid(what, ttl.to_string(), why))
     }
 
-    /// Refuses what this store cannot do, before anything is sent.
+    /// Refuses a request that this store cannot execute.
     pub(crate) fn check(&self, request: &Request) -> Result<()> {
         if self.closing.refuses(request.is_internal) {
             return Err(Error::Closed);

@@ -1,4 +1,4 @@
-//! The reasons for which a lease ends, and the one place that ends it.
+//! The reasons for which a lease ends, and the one function that ends it.
 
 use std::fmt;
 
@@ -9,28 +9,28 @@ use crate::fence::Fence;
 use crate::lease::state::LeaseState;
 use crate::sync::{Arc, Ordering};
 
-/// Why a lease is held no more.
+/// The reason for which a lease ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Its deadline passed without a renewal: the process or the machine was paused, or renewal was off.
+    /// The deadline passed without renewal: the process or machine was paused, or renewal was off.
     Expired,
     /// Another holder has the lock.
     Taken,
-    /// It is gone from the store: deleted, evicted or flushed.
+    /// The lock was deleted, evicted or flushed from the store.
     Deleted,
     /// Renewals got no answer until the deadline.
     Unreachable,
-    /// The `max_hold` the holder had set is over.
+    /// The `max_hold` of the request is over.
     HoldLimit,
     /// A clock leapt.
     Clock,
     /// The client was closed, or its runtime shut down.
     Closed,
-    /// Its own holder let it go.
+    /// The holder released it.
     Released,
-    /// It is not in the store any more, and no client watched how it went: a [`Detached`](crate::Detached) lease whose TTL is
-    /// over, or that was released or evicted.
+    /// A [`Detached`](crate::Detached) lease is not in the store any more: its TTL is over, or it
+    /// was released or evicted. No client watched it.
     Gone,
 }
 
@@ -47,12 +47,12 @@ impl Loss {
         Loss::Gone,
     ];
 
-    /// A word for logs, metrics and machines.
+    /// Returns a word for logs, metrics and machines.
     pub fn as_str(self) -> &'static str {
         self.texts().0
     }
 
-    /// A word for machines, and the reason for people.
+    /// The word of [`as_str`](Loss::as_str), and the reason for people.
     fn texts(self) -> (&'static str, &'static str) {
         match self {
             Loss::Expired => ("expired", "its deadline passed without renewal"),
@@ -69,7 +69,7 @@ impl Loss {
         }
     }
 
-    /// 1 and up; 0 is left for "not lost".
+    /// Returns 1 and up; 0 means "not lost".
     pub(crate) fn code(self) -> u8 {
         Loss::ALL.iter().position(|loss| *loss == self).map_or(0, |i| i as u8 + 1)
     }
@@ -85,25 +85,25 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What happens to the claim in the store when its lease ends.
+/// The next step for the claim in the store when its lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     /// The cleanup task releases it.
     Withdraw,
-    /// The caller releases it, and calls [`vacate`](crate::acquire::LocalQueues::vacate) after that.
+    /// The caller releases it and then calls [`vacate`](crate::acquire::LocalQueues::vacate).
     Release,
     /// The caller goes on as its owner.
     Keep,
 }
 
 impl LeaseState {
-    /// Returns why the lease has ended, if it has. Past the deadline the first call declares the loss, so that no later call
-    /// can find the lease valid again.
+    /// Returns why the lease has ended, if it has. After the deadline the first call declares the
+    /// loss, so that no later call finds the lease valid again.
     pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
         self.loss_at(self.clock().now())
     }
 
-    /// As [`loss`](LeaseState::loss), for a caller that has just read the clock.
+    /// Like [`loss`](LeaseState::loss), for a caller that has just read the clock.
     pub(crate) fn loss_at(self: &Arc<Self>, now: Deadline) -> Option<Loss> {
         if let Some(loss) = self.end_reason() {
             return Some(loss);
@@ -122,9 +122,9 @@ impl LeaseState {
         self.end_reason()
     }
 
-    /// Ends the lease, once. Returns true to the one caller whose reason counts. No other function ends a lease.
+    /// Ends the lease; no other function does. Returns true to the one caller whose reason counts.
     pub(crate) fn end(self: &Arc<Self>, reason: Loss, then: Then) -> bool {
-        // A drain that sees no lease must find the withdrawal with the cleanup task.
+        // A drain that sees no lease must find the withdrawal in the cleanup task.
         let _in_use = (then != Then::Release).then(|| self.client.closing.in_use());
         if self.end.compare_exchange(0, reason.code(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return false;
@@ -139,7 +139,7 @@ impl LeaseState {
         }
         if reason != Loss::Released {
             self.ended.notify_waiters();
-            // A late grant, or a lease that is being passed, is no user's loss.
+            // A late grant, or a lease that is being passed on, is no user's loss.
             if self.is_in_hand() {
                 self.report_loss(reason, self.fence_shown());
             }
@@ -147,7 +147,7 @@ impl LeaseState {
         true
     }
 
-    /// A lease that ended with a loss just before this call has become this user's loss, too.
+    /// Records that a user has the lease. A loss just before this call is this user's, too.
     pub(crate) fn take_in_hand(&self, fence: Fence) {
         self.fence_in_hand.store(fence.get(), Ordering::SeqCst);
         if let Some(reason) = self.end_reason() {
@@ -164,9 +164,9 @@ impl LeaseState {
         }
     }
 
-    /// What the cleanup task needs to release the claim. `has_ended` says whether the user has let go of the lease.
+    /// Returns the job of the cleanup task. `has_ended`: the user has released the lease.
     pub(crate) fn withdrawal(&self, has_ended: bool) -> Withdrawal {
-        // On a quorum, a renewal that is still on its way may put the claim back on a node that had lost it.
+        // On a quorum, a renewal still on its way may restore the claim on a node that had lost it.
         let late = self.unanswered.load(Ordering::Acquire);
         Withdrawal { ticket: self.ticket.clone(), ttl: self.longest_ttl(), late, has_ended }
     }

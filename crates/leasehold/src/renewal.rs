@@ -1,11 +1,11 @@
 //! The one task per client that renews its leases (the watchdog).
 //!
-//! A schedule lists every lease under the time at which it next needs attention. The task sleeps until the first of them; leases
-//! that are due for renewal go to the store in batches; leases past their deadline are lost. An error from the store is
-//! *unknown*, not lost: the renewal is tried again until the deadline. A slow batch is sent again, too, while its answer still
-//! counts: a slow store is not a dead one.
+//! A schedule lists every lease under the time of its next check. The task sleeps until the first
+//! of them, sends due leases to the store in batches, and declares leases past their deadline lost.
+//! After an error the state is *unknown*, not lost: the task retries until the deadline. A slow
+//! batch is sent again while its answer still counts: a slow store is not a dead one.
 //!
-//! Leases of about the same TTL go together: the time that a batch of long leases may take would be too long for a short one.
+//! A batch has leases of similar TTLs: its time limit would be too long for a shorter lease.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::store::{Notice, NoticeReceiver, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, notified_until, spawn};
 use crate::ttl::Ttl;
 
-/// What the client and its renewal task share.
+/// The state shared by the client and its renewal task.
 pub(crate) struct Renewer {
     clock: Clock,
-    /// Renewal times are counted from here, so that they coincide within a client and not between clients.
+    /// The origin of renewal times: they coincide within a client, and not between clients.
     since: Deadline,
     queues: Arc<LocalQueues>,
     /// The last id of an entry in the schedule.
     last_id: AtomicU64,
     schedule: Mutex<Schedule>,
-    /// Notified when the schedule has an entry earlier than the task sleeps for.
+    /// Notified when the schedule gets an entry earlier than the task sleeps for.
     earlier: Notify,
     /// Set, and `end` notified, when the task has ended.
     ended: AtomicBool,
@@ -52,16 +52,15 @@ struct Schedule {
 
 /// The most leases in one renewal.
 const BATCH_MAX: usize = 256;
-/// The most renewals of one class of TTLs under way at once, slow ones apart.
+/// The most batches of one class under way at once, slow ones not counted.
 const BATCHES_MAX: u64 = 2;
-/// Into how many steps the time until a renewal is divided; all that fall into one go together.
+/// The number of steps until a renewal; the leases of one step go together.
 const STEPS: u32 = 100;
-/// How long an answer may take before the batch counts as slow.
+/// The most time for an answer before the batch counts as slow.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
-/// For how many times that a slow batch is still listened to.
+/// The number of such times after which the answer to a slow batch is ignored.
 const SLOW_FOR: u32 = 12;
 
-/// What needs attention at some time.
 enum Due {
     Lease(Arc<LeaseState>),
     /// The local queue of this request is checked.
@@ -88,7 +87,6 @@ impl Renewer {
         renewer
     }
 
-    /// An id for a lease or another entry of the schedule.
     pub(crate) fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -98,7 +96,7 @@ impl Renewer {
         self.put(state, self.next_attention(state, self.clock.now()));
     }
 
-    /// Removes a lease from the schedule. Its end is set already.
+    /// Removes a lease, whose end is set already, from the schedule.
     pub(crate) fn forget(&self, state: &LeaseState) {
         lock(&self.schedule).remove(state);
     }
@@ -136,7 +134,7 @@ impl Renewer {
             state.end(Loss::Closed, Then::Withdraw);
             return;
         }
-        // The end of a lease is set before it is removed from the schedule, so this check cannot miss it.
+        // The end of a lease is set before it leaves the schedule, so this check cannot miss it.
         if state.end_reason().is_some() {
             return;
         }
@@ -144,8 +142,8 @@ impl Renewer {
         self.insert(schedule, when, state.id, Due::Lease(state.clone()));
     }
 
-    /// Has the leases renewed at once that a notice reports as evicted; all of them if a notice was missed. The notice itself
-    /// proves nothing: the renewal finds out whether a lease is lost.
+    /// Renews at once the leases that a notice reports as evicted; all leases if a notice was
+    /// missed. The notice proves nothing: the renewal finds out whether a lease is lost.
     fn heed(&self, notice: Option<Notice>) {
         let is_meant = |state: &LeaseState| match &notice {
             Some(Notice::Evicted { name }) => state.names().as_slice().contains(name),
@@ -179,7 +177,7 @@ impl Renewer {
         }
     }
 
-    /// Removes and returns what is due by now; `None` when closed.
+    /// Removes and returns the entries due by now; `None` when closed.
     fn take_due(&self) -> Option<Vec<Due>> {
         let mut schedule = lock(&self.schedule);
         if schedule.closed {
@@ -191,9 +189,11 @@ impl Renewer {
         Some(due)
     }
 
-    /// A third of the TTL (± 10 %) after the request that the present deadline counts from, and at most that from now; or
-    /// the deadline, if the lease is not renewed. A little earlier if it can then go together with others: a wake-up costs
-    /// more than a renewal.
+    /// Returns the time of the next renewal, or the deadline of a lease that is not renewed.
+    ///
+    /// A renewal is due a third of the TTL (± 10 %) after the request that the deadline counts
+    /// from, and at most that from now. It is a little earlier if it can then go together with
+    /// others: a wake-up costs more than a renewal.
     fn next_attention(&self, state: &LeaseState, now: Deadline) -> Deadline {
         let deadline = state.valid_until();
         if !state.request.renews {
@@ -201,15 +201,15 @@ impl Renewer {
         }
         let ttl = state.ttl();
         let third = jittered(ttl.third(), state);
-        // A deadline that is capped by `max_hold` counts from no request. The lease is renewed all the same, to find an eviction.
+        // A deadline capped by `max_hold` counts from no request. It is renewed to find evictions.
         let sent = if state.is_capped() { now } else { deadline.minus(ttl.validity()) };
         let due = sent.plus(third).min(now.plus(third)).min(deadline);
         let step = (ttl.third() / STEPS).as_nanos().max(1) as u64;
         due.minus(Duration::from_nanos(due.since(self.since).as_nanos() as u64 % step))
     }
 
-    /// When to wake next. If the lease that asked for this time has ended, the task wakes all the same: one useless wake-up is
-    /// cheaper than a notification for each lease that comes and goes until then.
+    /// Returns the time of the next wake-up. It stays when the lease that set it has ended: one
+    /// useless wake-up is cheaper than a notification for each lease that comes and goes.
     fn wakes_at(&self) -> Deadline {
         let mut schedule = lock(&self.schedule);
         let next = schedule.due.first_key_value().map_or(Deadline::FAR, |((when, _), _)| *when);
@@ -229,7 +229,6 @@ impl Schedule {
     }
 }
 
-/// Takes all entries out of the schedule.
 fn take_out(due: &mut BTreeMap<(Deadline, u64), Due>) -> Vec<Due> {
     let due: Vec<Due> = std::mem::take(due).into_values().collect();
     for due in &due {
@@ -240,7 +239,8 @@ fn take_out(due: &mut BTreeMap<(Deadline, u64), Due>) -> Vec<Due> {
     due
 }
 
-/// When the task ends, also because its runtime shuts down, no lease is renewed any more: their holders must learn it now.
+/// Declares all leases lost when the task ends, also because its runtime shuts down: no lease is
+/// renewed any more, and the holders must learn it now.
 struct CloseOnDrop(Arc<Renewer>);
 
 impl Drop for CloseOnDrop {
@@ -267,7 +267,7 @@ async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_
                     continue;
                 }
             };
-            // From here until the answer it is scheduled for its deadline.
+            // Until the answer, the lease is scheduled for its deadline.
             renewer.put(&state, state.valid_until());
             if state.request.renews {
                 let class = state.ttl().as_ms().ilog2();
@@ -293,7 +293,7 @@ async fn work(store: Arc<dyn Store>, mut notices: Option<NoticeReceiver>, close_
     }
 }
 
-/// The next notice; none comes from a store without notices.
+/// Returns the next notice; never returns for a store without notices.
 pub(crate) async fn next_notice(notices: &mut Option<NoticeReceiver>) -> Option<Notice> {
     match notices {
         Some(notices) => notices.next().await,
@@ -308,7 +308,7 @@ struct Class {
     under_way: Arc<AtomicU64>,
 }
 
-/// The place of a batch among those of its class. When it is dropped, the task checks what else there is to send.
+/// The slot of a batch in its class. When it is dropped, the task checks what else to send.
 struct Slot<'a> {
     renewer: &'a Renewer,
     under_way: Arc<AtomicU64>,
@@ -339,7 +339,7 @@ async fn renew(renewer: &Renewer, store: &dyn Store, batch: Vec<Arc<LeaseState>>
     }
     let Some(shortest) = batch.iter().map(|state| state.ttl()).min() else { return };
     let due: Vec<(Ticket, Ttl)> = batch.iter().map(|state| state.to_renew()).collect();
-    // A sixth of the TTL leaves time to try again several times before the deadline.
+    // A sixth of the TTL leaves time for several retries before the deadline.
     let patience = (shortest.as_duration() / 6).min(PATIENCE_MAX);
     let slow_from = renewer.clock.now().plus(patience);
     let mut call = store.renew(&due);
@@ -354,8 +354,7 @@ async fn renew(renewer: &Renewer, store: &dyn Store, batch: Vec<Arc<LeaseState>>
         settle(renewer, state, Err(state.client.no_answer()));
     }
     drop(slot);
-    // A slow store is not a dead one: the answer counts as long as it comes before some deadline. But not for ever, or
-    // calls that hang would pile up.
+    // The late answer counts before some deadline, within a limit: calls that hang would pile up.
     let give_up = slow_from.plus(patience * SLOW_FOR);
     loop {
         let deadlines =
@@ -364,7 +363,7 @@ async fn renew(renewer: &Renewer, store: &dyn Store, batch: Vec<Arc<LeaseState>>
         if renewer.clock.now() >= last {
             return;
         }
-        // Meanwhile another answer may have moved the deadlines on.
+        // Meanwhile another answer may have moved the deadlines.
         let Some(answers) = renewer.clock.until(last, &mut call).await else { continue };
         for (state, answer) in batch.iter().zip(answers) {
             if answer.is_ok() {
@@ -376,14 +375,14 @@ async fn renew(renewer: &Renewer, store: &dyn Store, batch: Vec<Arc<LeaseState>>
 }
 
 fn settle(renewer: &Renewer, state: &Arc<LeaseState>, answer: Result<Renewed>) {
-    // An answer that comes after the deadline comes too late.
+    // An answer after the deadline comes too late.
     if state.loss().is_some() {
         return;
     }
     match answer {
         Ok(answer) => {
             state.renewed(answer);
-            // Not at once, however late the answer came: the answer to a later renewal may be on its way.
+            // Not at once, even after a late answer: that to a later renewal may be on its way.
             let now = renewer.clock.now();
             renewer.put(state, renewer.next_attention(state, now).max(try_again_at(state, now)));
         }
@@ -406,8 +405,8 @@ fn try_again_at(state: &LeaseState, now: Deadline) -> Deadline {
     now.plus(jittered(pause, state)).min(state.valid_until())
 }
 
-/// ± 10 %, different for each lease and each time, without a random source: the same run gives the same times, and
-/// 100,000 leases taken together still spread out.
+/// Varies a duration by ± 10 %, for each lease and each time, without a random source: a run is
+/// repeatable, and 100,000 leases acquired together still spread out.
 fn jittered(duration: Duration, state: &LeaseState) -> Duration {
     let times = state.times_jittered.fetch_add(1, Ordering::Relaxed);
     let mut x = state.fence.get() ^ times.rotate_left(32);
