@@ -1,4 +1,4 @@
-//! What a store is asked and what it answers: `Claim`, `Share`, `Ticket`, `Grant`, `Status`.
+//! The requests to a store and its answers: `Claim`, `Share`, `Ticket`, `Grant`, `Status`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,12 +12,7 @@ use crate::name::Name;
 use crate::token::{Owner, Token};
 use crate::ttl::Ttl;
 
-/// One or more names, claimed together.
-///
-/// Invariants:
-/// - 1 to 64 names, sorted, each once: two callers who say the same names in another order mean the same.
-///
-/// Cloning is cheap.
+/// Names claimed together: 1 to 64, sorted, without repeats. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Names(Several);
 
@@ -28,10 +23,10 @@ enum Several {
 }
 
 impl Names {
-    /// The most names one claim may have.
+    /// The most names in one claim.
     pub const COUNT_MAX: usize = 64;
 
-    /// Sorts the names, drops repeats, and checks that there are 1 to 64 of them.
+    /// Sorts the names, drops repeats, and checks their number.
     pub fn new(names: impl IntoIterator<Item = Name>) -> Result<Self> {
         let mut names: Vec<Name> = names.into_iter().collect();
         names.sort();
@@ -44,7 +39,7 @@ impl Names {
         }
     }
 
-    /// The names, in order.
+    /// Returns the names, in order.
     pub fn as_slice(&self) -> &[Name] {
         match &self.0 {
             Several::One(name) => std::slice::from_ref(name),
@@ -52,12 +47,12 @@ impl Names {
         }
     }
 
-    /// The first name.
+    /// Returns the first name.
     pub fn first(&self) -> &Name {
         &self.as_slice()[0]
     }
 
-    /// Where there is just one: that one.
+    /// Returns the name if there is only one.
     pub fn only(&self) -> Option<&Name> {
         match &self.0 {
             Several::One(name) => Some(name),
@@ -96,27 +91,25 @@ impl fmt::Debug for Names {
     }
 }
 
-/// How much of a name is claimed.
+/// The part of a name that is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Share {
-    /// All of it: nobody else holds it at the same time.
+    /// The whole name: no other holder has it at the same time.
     Exclusive,
-    /// Together with others who share it; never beside an exclusive holder.
+    /// A share beside other shared holders; never beside an exclusive holder.
     Shared,
     /// Some permits of a limit.
     Permits(Permits),
 }
 
 impl Share {
-    /// Whether it may pass those who came before it.
+    /// Returns whether it may pass earlier claims.
     pub(crate) fn may_pass(self) -> bool {
         matches!(self, Share::Permits(permits) if permits.is_barging())
     }
 }
 
-/// `take` permits of a `limit`, waiting in order or barging.
-///
-/// Invariants: `1 ≤ take ≤ limit`. Each claim is judged by its own limit.
+/// `take` permits of a `limit`, with `1 ≤ take ≤ limit`. Each claim is judged by its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Permits {
     take: u32,
@@ -125,7 +118,7 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// `take` permits of `limit`, in order of arrival.
+    /// Makes `take` permits of `limit`, granted in order of arrival.
     pub fn new(take: u32, limit: u32) -> Result<Self> {
         if take == 0 || take > limit {
             let why = "one takes at least 1 permit and at most the limit";
@@ -134,41 +127,41 @@ impl Permits {
         Ok(Permits { take, limit, barging: false })
     }
 
-    /// The same, taken by whoever comes when enough are free, whoever waits.
+    /// Makes them barging: granted as soon as enough are free, past the waiters.
     #[must_use]
     pub fn barging(self) -> Self {
         Permits { barging: true, ..self }
     }
 
-    /// How many are taken.
+    /// Returns the number of permits taken.
     pub fn take(self) -> u32 {
         self.take
     }
 
-    /// How many there may be in all.
+    /// Returns the number of all permits.
     pub fn limit(self) -> u32 {
         self.limit
     }
 
-    /// Whether those who wait may be passed.
+    /// Returns whether the claim may pass the waiters.
     pub fn is_barging(self) -> bool {
         self.barging
     }
 }
 
-/// How long a claim waits for its turn.
+/// The time that a claim waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: busy is an answer.
+    /// The claim does not wait: busy is an answer.
     Never,
-    /// Until the deadline; then busy is the answer.
+    /// The claim waits until the deadline; then busy is the answer.
     Until(Deadline),
-    /// For ever; whoever asked withdraws by releasing the ticket.
+    /// The claim waits for ever; the client withdraws it by releasing the ticket.
     Forever,
 }
 
 impl Wait {
-    /// Whether a claim that waits like this is answered with busy now.
+    /// Returns whether busy is the answer now.
     pub fn is_over(self, now: Deadline) -> bool {
         match self {
             Wait::Never => true,
@@ -177,8 +170,8 @@ impl Wait {
         }
     }
 
-    /// Returns the earlier of `at` and the end of the wait, so that a waiter which checks again at `at` does not check
-    /// too late. [`Wait::Never`] has no end.
+    /// Returns the earlier of `at` and the end of the wait, so that a waiter which checks again at
+    /// `at` is not late. [`Wait::Never`] has no end.
     #[must_use]
     pub fn cap(self, at: Deadline) -> Deadline {
         match self {
@@ -191,47 +184,47 @@ impl Wait {
 /// A request for a share of one or more names.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// Who asks for what. Its `fence` is `None`: nothing has been granted.
+    /// The names, token and share. Its `fence` is `None`: nothing has been granted.
     pub ticket: Ticket,
-    /// How long the grant is to live without renewal.
+    /// The TTL of the grant.
     pub ttl: Ttl,
-    /// How long to wait.
+    /// The time to wait.
     pub wait: Wait,
-    /// How many fences to give with the grant, 1 to 16: one for each task of this client that can be served
-    /// in turn under the same grant. A store without fence blocks gives one.
+    /// The number of fences to allocate with the grant, 1 to 16: one for each task of this client
+    /// that can be served in turn under the grant. A store without fence blocks allocates one.
     pub fences: u16,
-    /// Whether it is to outlive the client that asked: such a claim lives by its TTL alone, also on a store that
-    /// frees what a dead client held.
+    /// True if the claim must outlive its client: it then ends by its TTL alone, also on a store
+    /// that frees the claims of dead clients.
     pub detached: bool,
 }
 
-/// Names, token and share: enough to renew, release or withdraw, with or without a grant.
+/// Names, token and share: sufficient to renew, release or withdraw a claim, granted or not.
 #[derive(Debug, Clone)]
 pub struct Ticket {
-    /// What is claimed.
+    /// The names claimed.
     pub names: Names,
-    /// By whom.
+    /// The token of the claimant.
     pub token: Token,
-    /// How much of it.
+    /// The share claimed.
     pub share: Share,
-    /// The first fence of the grant, where there is one. Renewal proves token *and* fence; a ticket without a fence,
-    /// from one who knows only the token of a [`Detached`](crate::Detached), proves that alone.
+    /// The first fence of the grant, if any. Renewal proves token *and* fence; a ticket without a
+    /// fence, made from the token of a [`Detached`](crate::Detached) lease, proves the token alone.
     pub fence: Option<Fence>,
 }
 
-/// The store's yes.
+/// The store's positive answer to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// The (first) fence.
     pub fence: Fence,
-    /// How many fences from there on belong to this grant.
+    /// The number of fences of this grant, from `fence` on.
     pub fences: u16,
-    /// Until when the holder may believe in it, drift already taken off.
+    /// The deadline until which the holder may rely on it, drift already subtracted.
     pub valid_until: Deadline,
 }
 
 impl Grant {
-    /// Whether a ticket with this fence, if it has one, may be of this grant.
+    /// Returns whether a ticket with this fence, if any, may belong to this grant.
     pub(crate) fn has(&self, fence: Option<Fence>) -> bool {
         let last = self.fence.get() + u64::from(self.fences.saturating_sub(1));
         fence.is_none_or(|fence| (self.fence.get()..=last).contains(&fence.get()))
@@ -241,152 +234,152 @@ impl Grant {
 /// The answer to a claim.
 #[derive(Debug, Clone)]
 pub enum Acquired {
-    /// It is yours.
+    /// The claim is granted.
     Granted(Grant),
-    /// It is not; nothing of the claim is left in the store.
+    /// The claim is not granted; nothing of it is left in the store.
     Busy(Busy),
 }
 
-/// Who is in the way, as far as the store can tell.
+/// The holder that is in the way, as far as the store can tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busy {
     /// The label of a holder.
     pub holder: Option<Owner>,
-    /// What is left of that holder's TTL, if it is not renewed.
+    /// The time left of that holder's TTL, unless renewed.
     pub remaining: Option<Duration>,
-    /// How many wait already.
+    /// The number of waiters.
     pub waiters: usize,
 }
 
 /// The answer to a renewal, and to a detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
-    /// The holder may believe in it until then.
+    /// The holder may rely on the claim until this deadline.
     Until(Deadline),
-    /// The claim is not there any more, and was not made again.
+    /// The claim does not exist any more, and was not made again.
     Lost(Loss),
 }
 
 /// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// It was held by this token and is free now.
+    /// The token held the claim, which is free now.
     Released,
-    /// This token holds nothing; a place in the queue, if there was one, is gone.
+    /// The token holds nothing; its place in the queue, if any, is gone.
     NotHeld,
 }
 
 /// The answer to a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Converted {
-    /// The claim has the share that was asked for; if that is a change, with a new fence.
+    /// The claim has the requested share, with a new fence if that is a change.
     Converted(Grant),
-    /// Others are in the way; the claim is as it was.
+    /// Other holders are in the way; the claim is unchanged.
     Refused,
-    /// This token holds nothing.
+    /// The token holds nothing.
     NotHeld,
 }
 
-/// What a forced release found.
+/// The result of a forced release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// Those who held it, with what was left of their TTLs.
+    /// The former holders, with the time that was left of their TTLs.
     pub holders: Vec<Holder>,
 }
 
-/// What an [adoption](crate::Locks::adopt) came to.
+/// The result of an [adoption](crate::Locks::adopt).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
-    /// It had no end, and has one now.
+    /// The lock had no expiry, and has one now.
     Adopted {
-        /// The label of whoever holds it.
+        /// The label of the holder.
         holder: Owner,
     },
-    /// It ends by itself, and was left as it is.
+    /// The lock has an expiry, and was not changed.
     Ends {
-        /// The label of whoever holds it.
+        /// The label of the holder.
         holder: Owner,
-        /// In which time, unless renewed.
+        /// The time left, unless renewed.
         remaining: Duration,
     },
-    /// Nobody holds it.
+    /// The name has no holder.
     NotHeld,
 }
 
-/// The label of one who will never let go by itself.
+/// The label of a holder without an expiry.
 pub(crate) const ENDLESS: &str = "another library, without an expiry";
 
-/// How things stand with one name.
+/// The holders and waiters of one name.
 #[derive(Debug, Clone)]
 pub struct Status {
-    /// Which name.
+    /// The name.
     pub name: Name,
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<Holder>,
-    /// Who waits, in order.
+    /// The waiters, in order.
     pub waiters: Vec<Waiter>,
 }
 
-/// One who holds a name.
+/// A holder of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The label.
     pub owner: Owner,
-    /// How much of it.
+    /// The share.
     pub share: Share,
-    /// The fence, where the store has fences.
+    /// The fence, if the store has fences.
     pub fence: Option<Fence>,
-    /// What is left of the TTL.
+    /// The time left of the TTL.
     pub remaining: Duration,
-    /// On how many nodes it is held, on a store of several.
+    /// The nodes that hold it, on a store of several.
     pub nodes: Option<Nodes>,
-    /// How long ago the store granted it, or last converted it, by the store's clock. A store that keeps no time beside a
-    /// holder takes it from the fence, which follows its clock: then it is absent where the clock was set back since, and too
-    /// long by as much as the clock was set forward.
+    /// The time since the store granted or last converted it, by the store's clock. Some stores
+    /// derive it from the fence, which follows their clock: it is then absent if the clock was set
+    /// back since, and too long by the amount that the clock was set forward.
     pub held_for: Option<Duration>,
 }
 
-/// How many nodes of a store hold something.
+/// The numbers of nodes of a store that hold a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nodes {
-    /// So many were seen to hold it.
+    /// The nodes seen to hold it.
     pub held: usize,
-    /// Of so many.
+    /// All nodes.
     pub all: usize,
-    /// So many have to.
+    /// The nodes required.
     pub needed: usize,
 }
 
 impl Nodes {
-    /// Whether no more hold it than have to, though there are more: one that fails now is one too many.
+    /// Returns whether no more nodes hold it than required, on a store with spare nodes.
     pub fn is_degraded(self) -> bool {
         self.held <= self.needed && self.needed < self.all
     }
 }
 
 impl Holder {
-    /// Whether it is another library's and has no end, so that it is never free unless somebody sees to it, or
-    /// [adopts](crate::Locks::adopt) it.
+    /// Returns whether the lock is another library's and has no expiry: it is never free unless an
+    /// operator releases or [adopts](crate::Locks::adopt) it.
     pub fn is_endless(&self) -> bool {
         self.owner.as_str() == ENDLESS
     }
 }
 
-/// One who waits for a name.
+/// A waiter for a name.
 #[derive(Debug, Clone)]
 pub struct Waiter {
     /// The label.
     pub owner: Owner,
-    /// How much of it.
+    /// The share.
     pub share: Share,
-    /// How long ago it came, by the store's clock; with the limits of [`Holder::held_for`].
+    /// The time since it came, by the store's clock; with the limits of [`Holder::held_for`].
     pub waiting_for: Option<Duration>,
 }
 
-/// How long ago a store gave this number, where its numbers follow its clock in µs since 1970.
+/// Returns the age of a number from a store whose numbers follow its clock in µs since 1970.
 #[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
 pub(crate) fn age(number: u64, now_us: u64) -> Option<Duration> {
-    /// 2020-01-01. A lower number is no time: somebody wrote it by hand.
+    /// 2020-01-01. A lower number is no time: it was written by hand.
     const EARLIEST_US: u64 = 1_577_836_800_000_000;
     let age_us = now_us.checked_sub(number).filter(|_| number >= EARLIEST_US);
     age_us.map(Duration::from_micros)

@@ -1,9 +1,9 @@
-//! The only file that reads a clock or sleeps.
+//! The clock: the only file that reads time or sleeps.
 //!
-//! Leases are counted on a monotonic clock that goes on while the machine sleeps (`CLOCK_BOOTTIME`), so that
-//! a laptop closed for an hour wakes up knowing that its leases are gone. tokio's own timers follow
-//! `CLOCK_MONOTONIC`, which stands still meanwhile and would fire late; hence a timerfd. Where there is no
-//! such clock (outside Linux) tokio's is used, and time asleep is not counted.
+//! Leases count on a monotonic clock that goes on while the machine sleeps (`CLOCK_BOOTTIME`): a
+//! laptop that was closed for an hour wakes up knowing that its leases are lost. tokio's timers
+//! follow `CLOCK_MONOTONIC`, which stops meanwhile and would fire late; hence a timerfd. Outside
+//! Linux, tokio's clock is used, and time asleep is not counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::sync::{Arc, Mutex, lock};
 #[cfg(any(feature = "testing", shuttle))]
 use crate::sync::{AtomicU64, Ordering};
 
-/// A point on a [`Clock`]: nothing is valid past its deadline.
+/// A point in time on a [`Clock`]. A lease is not valid at or past its deadline.
 ///
 /// Invariants:
 /// - only comparable with deadlines of the same clock;
@@ -29,7 +29,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Later than anything that will be: it never comes.
+    /// A deadline that never comes.
     pub const FAR: Deadline = Deadline { ns: u64::MAX };
 
     pub(crate) fn from_ns(ns: u64) -> Self {
@@ -40,19 +40,19 @@ impl Deadline {
         self.ns
     }
 
-    /// This much later.
+    /// Returns the deadline that is later by `duration`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Deadline { ns: self.ns.saturating_add(saturating_ns(duration)) }
     }
 
-    /// This much earlier.
+    /// Returns the deadline that is earlier by `duration`.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Deadline { ns: self.ns.saturating_sub(saturating_ns(duration)) }
     }
 
-    /// How long from `earlier` to here; zero where this is not later.
+    /// Returns the time from `earlier` to this deadline; zero if this is not later.
     pub fn since(self, earlier: Deadline) -> Duration {
         Duration::from_nanos(self.ns.saturating_sub(earlier.ns))
     }
@@ -71,13 +71,13 @@ fn saturating_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads time and sleeps. Clones are the same clock.
+/// A clock that reads time and sleeps. Clones are the same clock.
 #[derive(Clone)]
 pub struct Clock(Arc<Shared>);
 
 struct Shared {
     kind: Kind,
-    /// Of those who sleep, unless tokio wakes them.
+    /// The timers of all sleeps that tokio does not wake.
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
     timers: Mutex<Timers>,
 }
@@ -95,13 +95,12 @@ enum Kind {
 }
 
 impl Clock {
-    /// The machine's clock, which goes on while the machine sleeps.
+    /// Returns the machine's clock, which goes on while the machine sleeps.
     ///
-    /// Its timer belongs to the runtime it is made in: when that ends, nobody who sleeps on this clock is woken any
-    /// more. Make it in the runtime that uses it.
+    /// Its timer belongs to the current runtime: when that ends, no sleep is woken.
     ///
     /// # Errors
-    /// Outside a tokio runtime, or where the kernel gives no timer.
+    /// Outside a tokio runtime, or if the kernel gives no timer.
     #[cfg(all(target_os = "linux", not(shuttle)))]
     pub fn system() -> Result<Self> {
         crate::sync::require_runtime()?;
@@ -114,18 +113,18 @@ impl Clock {
         Ok(clock)
     }
 
-    /// The machine's clock, as tokio reads it: time asleep is not counted on this platform.
+    /// Returns the machine's clock as tokio reads it: on this platform time asleep is not counted.
     #[cfg(any(not(target_os = "linux"), shuttle))]
     pub fn system() -> Result<Self> {
         Ok(Clock::tokio())
     }
 
-    /// tokio's clock, which stands still and leaps in tests with paused time.
+    /// Returns tokio's clock, which stops and leaps in tests with paused time.
     pub fn tokio() -> Self {
         Clock::of(Kind::Tokio { origin: tokio::time::Instant::now() })
     }
 
-    /// A clock moved by hand; see [`advance`](Clock::advance).
+    /// Returns a clock moved by hand; see [`advance`](Clock::advance).
     #[cfg(any(feature = "testing", shuttle))]
     pub fn manual() -> Self {
         Clock::of(Kind::Manual { now_ns: AtomicU64::new(1_000_000_000) })
@@ -139,12 +138,12 @@ impl Clock {
         }))
     }
 
-    /// Now.
+    /// Returns the current time.
     pub fn now(&self) -> Deadline {
         match &self.0.kind {
             #[cfg(all(target_os = "linux", not(shuttle)))]
             Kind::Boottime(_) => boottime::now(),
-            // One second in, so that "a little before now" exists on a young clock.
+            // Starts at one second, so that "a little before now" exists on a young clock.
             Kind::Tokio { origin } => {
                 Deadline { ns: 1_000_000_000 }.plus(tokio::time::Instant::now() - *origin)
             }
@@ -153,21 +152,21 @@ impl Clock {
         }
     }
 
-    /// Microseconds of the wall clock since 1970. It can be set back, so it may only be where a number comes from that
-    /// is kept from falling by other means.
+    /// Returns the wall clock in µs since 1970. It can be set back: use it only as a source of
+    /// numbers that other means keep from falling.
     #[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
     pub(crate) fn wall_us() -> u64 {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         u64::try_from(since_1970.unwrap_or_default().as_micros()).unwrap_or(0)
     }
 
-    /// Lets this thread rest. Not for a thread of the runtime.
+    /// Blocks this thread. Not for a thread of the runtime.
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn rest(duration: Duration) {
         std::thread::sleep(duration);
     }
 
-    /// Sleeps until the deadline; at once where it has passed.
+    /// Sleeps until the deadline; returns at once if it has passed.
     ///
     /// # Cancel safety
     /// Dropping the future forgets the timer; nothing else happens.
@@ -175,7 +174,7 @@ impl Clock {
         match &self.0.kind {
             _ if deadline == Deadline::FAR => Sleep(Inner::Forever),
             Kind::Tokio { origin } => {
-                // tokio's timers end at about two years; nobody sleeps that long at a stretch.
+                // tokio's timers end at about two years; no sleep takes that long.
                 const FAR: Duration = Duration::from_secs(400 * 24 * 3_600);
                 let now = tokio::time::Instant::now();
                 let wake = *origin + deadline.since(Deadline { ns: 1_000_000_000 }).min(now - *origin + FAR);
@@ -188,11 +187,11 @@ impl Clock {
 
     /// Returns the future's output, or `None` if the deadline passes first.
     ///
-    /// Each poll polls the future before the timer, so that the output wins when both are ready. A future that has to
-    /// survive the deadline is passed by reference (`&mut`).
+    /// The future is polled before the timer, so the output wins when both are ready. Pass a future
+    /// that has to survive the deadline by reference (`&mut`).
     ///
     /// # Cancel safety
-    /// As cancel-safe as `future`: dropping this drops the future, if it was passed by value, and the timer.
+    /// As cancel-safe as `future`, which is dropped too if it was passed by value.
     pub async fn until<F: Future>(&self, deadline: Deadline, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -201,7 +200,7 @@ impl Clock {
         }
     }
 
-    /// Wakes what is due, and sets the alarm for what is next.
+    /// Wakes the sleeps that are due, and sets the alarm for the next.
     #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
     fn fire(&self) {
         let due = {
@@ -255,7 +254,7 @@ impl Future for Sleep {
             Inner::Tokio(sleep) => sleep.as_mut().poll(cx),
             #[cfg(any(all(target_os = "linux", not(shuttle)), feature = "testing", shuttle))]
             Inner::Timer { clock, deadline, id } => {
-                // Dropped after the lock: a waker may be the last to know its task.
+                // Dropped after the lock: a waker may be the last reference to its task.
                 let _old;
                 let mut timers = lock(&clock.0.timers);
                 if clock.now() >= *deadline {
@@ -289,12 +288,11 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// Who is to be woken when.
 struct Timers {
     wakers: BTreeMap<(Deadline, u64), Waker>,
     ids: u64,
-    /// What the alarm is set to: as early as the first of them, or earlier, for one who sleeps no more. Most sleeps are given
-    /// up long before their end, so that the next finds the alarm set early enough.
+    /// The time of the alarm: that of the first waker, or earlier if its sleep was dropped. Most
+    /// sleeps are dropped long before their end, so the next finds the alarm early enough.
     alarm: Deadline,
 }
 
@@ -357,11 +355,11 @@ mod boottime {
         pub(super) fn new() -> io::Result<(Self, Arc<AsyncFd<OwnedFd>>)> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // Deprecated because some types could change their descriptor meanwhile. An `OwnedFd` cannot, and
-            // the successor is an unsafe function, which this crate does without.
+            // Deprecated because some types could change their descriptor. An `OwnedFd` cannot, and
+            // the replacement is an unsafe function, which this crate does not use.
             #[expect(deprecated)]
             let register = || AsyncFd::new(timer);
-            // Whether a runtime has I/O enabled can only be found out by this panic.
+            // Only this panic tells that a runtime has I/O disabled.
             let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(register));
             let timer =
                 registered.unwrap_or_else(|_| Err(io::Error::other("the runtime has I/O disabled")))?;
@@ -372,7 +370,7 @@ mod boottime {
         pub(super) fn set_alarm(&self, deadline: Deadline) {
             let spec =
                 |ns: u64| Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
-            // 2^62 ns is 146 years of uptime, and still a time the kernel accepts.
+            // 2^62 ns is 146 years of uptime, and a time that the kernel accepts.
             let at = Itimerspec { it_interval: spec(0), it_value: spec(deadline.as_ns().clamp(1, 1 << 62)) };
             let set = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::ABSTIME, &at);
             debug_assert!(set.is_ok(), "a timer of ours takes any time: {set:?}");
@@ -393,7 +391,7 @@ mod boottime {
         let driver = tokio::spawn(async move {
             while let Ok(mut ready) = timer.readable().await {
                 let mut expirations = [0u8; 8];
-                // Nothing to read means a stale readiness; either way it is used up.
+                // A read that finds nothing means a stale readiness, which is cleared as well.
                 let _ = rustix::io::read(timer.get_ref(), &mut expirations);
                 ready.clear_ready();
                 let Some(clock) = weak.upgrade() else { return };
@@ -406,31 +404,30 @@ mod boottime {
     }
 }
 
-/// A clock moved by hand.
 #[cfg(any(feature = "testing", shuttle))]
 impl Clock {
-    /// Moves a manual clock on, and wakes who is due.
+    /// Moves a manual clock forward and wakes the sleeps that are due.
     ///
     /// # Panics
-    /// On a clock that moves by itself.
+    /// On a clock that is not manual.
     pub fn advance(&self, duration: Duration) {
         self.sleep_through(duration);
         self.fire();
     }
 
-    /// Moves a manual clock on without waking anybody, as a suspended machine does: whoever looks sees
-    /// the new time, and timers fire at the next [`advance`](Clock::advance).
+    /// Moves a manual clock forward without waking any sleep, as a suspended machine does. Timers
+    /// fire at the next [`advance`](Clock::advance).
     ///
     /// # Panics
-    /// On a clock that moves by itself.
+    /// On a clock that is not manual.
     pub fn sleep_through(&self, duration: Duration) {
         self.manual_ns().fetch_add(saturating_ns(duration), Ordering::SeqCst);
     }
 
-    /// Sets a manual clock back, as nobody should: for what has to stand that all the same.
+    /// Sets a manual clock back, for tests of code that must tolerate it.
     ///
     /// # Panics
-    /// On a clock that moves by itself, and before its beginning.
+    /// On a clock that is not manual, and before its origin.
     pub fn set_back(&self, duration: Duration) {
         let back = saturating_ns(duration);
         let set =
@@ -438,7 +435,7 @@ impl Clock {
         assert!(set.is_ok(), "a clock begins somewhere");
     }
 
-    /// Moves a manual clock to its next timer and wakes who is due; false where nobody sleeps.
+    /// Moves a manual clock to its next timer and wakes what is due. Returns false without a timer.
     pub fn advance_to_next(&self) -> bool {
         let now_ns = self.manual_ns();
         let Some(next) = lock(&self.0.timers).next() else { return false };

@@ -1,4 +1,4 @@
-//! `Fence`: the number that lets a resource refuse a stale holder.
+//! `Fence`, the number by which a resource rejects a stale holder.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A number that only rises, one per grant: the protected resource refuses a write whose fence is below one
-/// it has seen.
+/// A number that only rises, one per grant: the protected resource rejects a write whose fence is
+/// below one it has seen.
 ///
 /// Invariants:
-/// - between 1 and 2⁶³ − 1, so that databases and other languages can keep it as a signed 64-bit integer;
+/// - between 1 and 2⁶³ − 1, so that databases can store it as a signed 64-bit integer;
 /// - a later grant of the same name has a higher fence.
 ///
 /// ```
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 pub struct Fence(NonZeroU64);
 
 impl Fence {
-    /// The highest fence there is.
+    /// The highest fence.
     pub const MAX: u64 = i64::MAX as u64;
 
     /// Checks the number and makes it a fence.
@@ -36,12 +36,12 @@ impl Fence {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// The fence `steps` above this one; an error at the limit, never a wrap.
+    /// Returns the fence `steps` above this one; an error at the limit, never a wrap.
     pub fn plus(self, steps: u64) -> Result<Self> {
         Fence::new(self.get().saturating_add(steps))
     }

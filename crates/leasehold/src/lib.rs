@@ -1,7 +1,7 @@
-//! Locks held on a lease, for processes on one machine or on many.
+//! Distributed locks held on a lease, for processes on one machine or on many.
 //!
-//! You never *own* a lock in a distributed system: you hold it on a lease. The lease is renewed while you hold it,
-//! it ends at a deadline that this process can check by itself, and losing it is an event, never a silence.
+//! A client does not own a lock: it holds the lock on a lease, which it renews in the background.
+//! The lease ends at a deadline that this process checks by itself, and every loss is reported.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -18,31 +18,30 @@
 //!
 //! # The tour
 //!
-//! - [`connect`] gives [`Locks`]; [`Locks::mutex`] gives a [`Mutex`]; locking it gives a [`Lease`].
-//! - [`Locks::rwlock`] gives an [`RwLock`], which many readers hold or one writer; [`Locks::semaphore`] a [`Semaphore`], which
-//!   has so many permits. What they give is a [`Lease`] too. A writer's becomes a reader's by
-//!   [`downgrade`](Lease::downgrade), and a reader's perhaps a writer's by [`upgrade`](Lease::upgrade).
-//! - [`Locks::all`] gives [`All`]: several names, all or none, on one lease.
-//! - [`Locks::owner`] gives a [`Scope`], in which a lock that is held may be taken again, counted.
-//! - [`Locks::once`] gives [`Once`]: at most one run per period.
-//! - [`Locks::election`] gives an [`Election`]: one leader at a time, whose fence is its term.
-//! - [`Locks::latch`] gives a [`Latch`], which is closed until so many have counted down.
-//! - [`Locks::cells`] gives [`Cells`], for what needs no lock at all: a [`Counter`], a [`Cell`] that is compared and set, updated
-//!   optimistically or written under a fence, a [`Script`] of your own. When to use which: `docs/cells.md`.
-//! - [`Locks::rate_limit`] gives a [`RateLimit`]: so much in such a time, for all who use the name.
-//! - [`Locks::cache`] gives a [`Cache`], whose values one caller per key loads while the others wait: `docs/cache.md`.
-//! - Which kind is on which store, and what to know about each, is on one page: `docs/kinds.md`.
-//! - A [`Lease`] shows its [`Fence`], says how long it lasts, tells when it is [lost](Proof::lost), and is let go
-//!   once. A [`Proof`] is the same without the right to let go.
-//! - A [`Detached`] lease outlives the process that took it: it lives by its TTL alone, and whoever knows its [`Token`]
-//!   extends or releases it. It is taken as such, or made of a [`Lease`] by [`detach`](Lease::detach).
-//! - [`Error`] keeps busy, lost, unreachable, unknown and the rest apart, and says what to do.
-//! - [`Event`]s go to a [hook](Options::on_event), to `tracing`, and to `metrics`
-//!   (names in the documentation of [`event`]).
-//! - [`doctor`] says whether a store is fit for locks, and what to do where it is not.
-//! - [`blocking`] is the same for code that is not async.
-//! - [`store`] is for those who write a store: the [`Store`] trait with its contract; with the feature `testing`
-//!   also the conformance suite and a wrapper that loses, delays and repeats.
+//! - [`connect`] returns [`Locks`], [`Locks::mutex`] a [`Mutex`], and locking that a [`Lease`].
+//! - [`Locks::rwlock`] returns an [`RwLock`] (many readers or one writer), [`Locks::semaphore`] a
+//!   [`Semaphore`] (a number of permits). [`downgrade`](Lease::downgrade) turns a writer's lease
+//!   into a reader's; [`upgrade`](Lease::upgrade) tries the reverse.
+//! - [`Locks::all`] returns [`All`]: several names, all or none, on one lease.
+//! - [`Locks::owner`] returns a [`Scope`], whose locks are re-entrant.
+//! - [`Locks::once`] returns [`Once`]: at most one run per period.
+//! - [`Locks::election`] returns an [`Election`]: one leader at a time, whose fence is its term.
+//! - [`Locks::latch`] returns a [`Latch`]: closed until a number of counts arrived.
+//! - [`Locks::cells`] returns [`Cells`], for work without a lock: a [`Counter`], a [`Cell`]
+//!   (compare-and-set, optimistic update, fenced write), your own [`Script`]. See `docs/cells.md`.
+//! - [`Locks::rate_limit`] returns a [`RateLimit`], shared by all clients that use the name.
+//! - [`Locks::cache`] returns a [`Cache`]: one caller per key loads the value (`docs/cache.md`).
+//! - `docs/kinds.md` lists which store supports which kind.
+//! - A [`Lease`] has a [`Fence`] and a deadline, reports when it is [lost](Proof::lost), and is
+//!   released once. A [`Proof`] observes a lease and cannot release it.
+//! - A [`Detached`] lease outlives its process: it is not renewed, and any process that knows its
+//!   [`Token`] extends or releases it. [`detach`](Lease::detach) makes one from a [`Lease`].
+//! - [`Error`] separates busy, lost, unreachable, unknown and other failures.
+//! - [`Event`]s go to a [hook](Options::on_event), to `tracing` and to `metrics` (see [`event`]).
+//! - [`doctor`] examines whether a store is fit for locks.
+//! - [`blocking`] is the API for code that is not async.
+//! - [`store`] is for implementors of stores: the [`Store`] trait and its contract; with the
+//!   feature `testing` also the conformance suite and a wrapper that injects faults.
 
 mod acquire;
 #[cfg(not(shuttle))]
@@ -88,7 +87,7 @@ pub use claim::{
 pub use clock::{Clock, Deadline};
 pub use connect::{Options, connect};
 pub use departures::{Departed, Departure, Departures};
-/// For the command, whose messages show durations as the errors do.
+/// For the CLI, whose messages show durations as the errors do.
 #[doc(hidden)]
 pub use error::Short;
 pub use error::{Error, NodeAnswer, NodeSaid, Result};
@@ -113,7 +112,7 @@ pub use store::{Capabilities, Store};
 pub use token::{Owner, OwnerProcess, Token};
 pub use ttl::Ttl;
 
-/// The examples of the documents compile and run.
+/// Compiles and runs the examples of the documents.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../../README.md")]

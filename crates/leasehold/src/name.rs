@@ -1,4 +1,4 @@
-//! `Name`: what is being protected.
+//! `Name`, which identifies the protected resource.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,16 +7,13 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// The name of a thing to protect, such as `orders:42`.
+/// The name of a protected resource, such as `orders:42`. Cloning is cheap.
 ///
-/// Invariants, checked once, here:
+/// Invariants:
 /// - UTF-8, 1 to 255 bytes;
-/// - no control characters, and none that change the direction or the line of text (they forge log lines and terminal
-///   output);
-/// - no braces (they are the hash tags of Redis Cluster);
+/// - no control characters, and none that change the direction or line of text (they forge output);
+/// - no braces (the hash tags of Redis Cluster);
 /// - no `.` or `..` between slashes (a name may become a path).
-///
-/// Cloning is cheap.
 ///
 /// ```
 /// use leasehold::Name;
@@ -32,13 +29,13 @@ pub struct Name(Arc<str>);
 
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        // Mostly it is the very same one.
+        // Usually it is the same allocation.
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
 impl Name {
-    /// The most bytes a name may have.
+    /// The most bytes in a name.
     pub const BYTES_MAX: usize = 255;
 
     /// Checks the text and makes it a name.
@@ -58,8 +55,8 @@ impl Name {
         }
     }
 
-    /// A name that a store has kept, which may be older than the rule against characters that change the direction of text:
-    /// what is held under such a name can still be listed, and ends with its client or its TTL.
+    /// Makes a name of text that a store kept. It may be older than the rule against characters
+    /// that change the direction of text: such a lock must still be listed until it ends.
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn stored(text: &str) -> Result<Self> {
         let plain: String = text.chars().filter(|c| c.is_control() || !forges_output(*c)).collect();
@@ -69,20 +66,21 @@ impl Name {
         }
     }
 
-    /// The text of the name.
+    /// Returns the text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Characters that make a terminal or a log show something else than the text: control characters, those that embed, override
-/// or isolate a direction of text ("Trojan Source"), and the separators of lines and paragraphs.
+/// Returns whether a terminal or a log shows something else than this character: control
+/// characters, characters that embed, override or isolate a direction of text ("Trojan Source"),
+/// and separators of lines and paragraphs.
 pub(crate) fn forges_output(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Text of others for people, with such characters escaped, as `\u{202e}`.
+/// Writes text of other clients with such characters escaped, as `\u{202e}`.
 pub(crate) fn write_escaped(f: &mut impl fmt::Write, text: &str) -> fmt::Result {
     if !text.chars().any(forges_output) {
         return f.write_str(text);
@@ -138,14 +136,13 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What can be given where a name is wanted: text, which is checked when the lock is asked for, or a
-/// [`Name`], which is not checked again.
+/// A value that can become a name: text, which is checked when the lock is acquired, or a [`Name`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no name for a lock",
     note = "pass a &str, a String or a Name"
 )]
 pub trait IntoName {
-    /// The name, or what is wrong with it.
+    /// Returns the name, or the fault in it.
     fn into_name(self) -> Result<Name>;
 }
 

@@ -1,10 +1,8 @@
-//! A password: it lets a client in, and is shown to nobody.
+//! `Password`, which admits a client to a store and is never shown.
 
 use std::fmt;
 
-/// What a store wants to hear before it lets a client in.
-///
-/// It has no `Display`, and its `Debug` shows nothing of it.
+/// The password of a store. It has no `Display`, and its `Debug` does not show it.
 ///
 /// ```
 /// let password = leasehold::Password::from("open sesame");

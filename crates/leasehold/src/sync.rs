@@ -1,4 +1,4 @@
-//! The primitives the core is built on, in one place, so that `crates/leasehold-schedules` can compile the
+//! The synchronization primitives of the core, so that `crates/leasehold-schedules` can compile the
 //! same sources over shuttle's and try many schedules.
 
 #[cfg(not(shuttle))]
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::error::Result;
 
-/// Locks, also after a panic of another thread: no critical section here leaves a half-made change behind.
+/// Locks, also after a panic of another thread: no critical section here leaves a half-made change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -28,7 +28,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Can be dropped at any time.
 pub(crate) async fn notified_until<T>(notify: &Notify, mut check: impl FnMut() -> Option<T>) -> T {
     loop {
-        // Registers first and checks then, or it would miss a notification in between.
+        // Registers before it checks, or it would miss a notification in between.
         let mut notified = std::pin::pin!(notify.notified());
         notified.as_mut().enable();
         if let Some(found) = check() {
@@ -38,7 +38,7 @@ pub(crate) async fn notified_until<T>(notify: &Notify, mut check: impl FnMut() -
     }
 }
 
-/// Starts one of a client's own tasks.
+/// Starts a task of a client.
 #[cfg(not(shuttle))]
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);
@@ -46,11 +46,11 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 
 #[cfg(shuttle)]
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    // Not dropped, which would detach it: a schedule ends when every task has, so a task left behind shows.
+    // Not dropped, which would detach it: a schedule ends only when every task has ended.
     std::mem::forget(shuttle::future::spawn(task));
 }
 
-/// An error where no task could be started.
+/// Fails outside a tokio runtime, where no task can be started.
 pub(crate) fn require_runtime() -> Result<()> {
     #[cfg(not(shuttle))]
     if tokio::runtime::Handle::try_current().is_err() {

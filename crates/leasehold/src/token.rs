@@ -1,4 +1,4 @@
-//! `Token`: who asks. A secret part that proves it, and a label for people.
+//! `Token`, the identity of a holder: a secret part as proof, and a label for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +6,17 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::name::{forges_output, write_escaped};
 
-/// The label of a holder, for people: `host:pid` unless the user says otherwise.
+/// The label of a holder, for people; `host:pid` by default. Cloning is cheap.
 ///
-/// Invariants, checked once, here:
+/// Invariants:
 /// - UTF-8, 1 to 128 bytes;
-/// - no control characters, and none that change the direction of text, so that it can be printed to a terminal or a log as it
-///   is. (Where a store has a label with such characters, it is shown with them escaped, and may be longer.)
-///
-/// Cloning is cheap.
+/// - no control characters, and none that change the direction of text, so that it is safe to
+///   print. A label from a store with such characters is shown escaped, and may be longer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// The most bytes a label may have.
+    /// The most bytes in a label.
     pub const BYTES_MAX: usize = 128;
 
     /// Checks the text and makes it a label.
@@ -36,13 +34,13 @@ impl Owner {
         Err(Error::invalid("owner label", label, why))
     }
 
-    /// `host:pid` of this process.
+    /// Returns `host:pid` of this process.
     pub fn this_process() -> Self {
         Owner(format!("{}:{}", host(), std::process::id()).into())
     }
 
-    /// `host:pid (user: command)` of a process on this machine, for operators. What does not fit is cut off, and characters
-    /// that a label cannot have are replaced. [`process`](Owner::process) reads it back.
+    /// Returns `host:pid (user: command)` for a process on this machine. Long text is cut, and
+    /// characters that a label cannot have are replaced. [`process`](Owner::process) parses it.
     pub fn of_process(pid: u32, user: &str, command: &str) -> Self {
         const USER_MAX: usize = 32;
         let head = host() + &format!(":{pid}");
@@ -55,8 +53,8 @@ impl Owner {
         }
     }
 
-    /// The process that the label names, if it is `host:pid` or `host:pid (user: command)`: what
-    /// [`this_process`](Owner::this_process) and [`of_process`](Owner::of_process) make. `None` for any other text.
+    /// Returns the process that the label names, if [`this_process`](Owner::this_process) or
+    /// [`of_process`](Owner::of_process) may have made it.
     pub fn process(&self) -> Option<OwnerProcess> {
         let (head, details) = match self.0.split_once(" (") {
             Some((head, rest)) => (head, Some(rest.strip_suffix(')')?.split_once(": ")?)),
@@ -73,23 +71,23 @@ impl Owner {
         })
     }
 
-    /// The text of the label.
+    /// Returns the text of the label.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A process, as its label names it: see [`Owner::process`].
+/// A process as named by a label; see [`Owner::process`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OwnerProcess {
-    /// The name of its machine.
+    /// The host name of its machine.
     pub host: String,
-    /// Its number there.
+    /// Its process id there.
     pub pid: u32,
-    /// The user it runs as.
+    /// The user that runs it.
     pub user: Option<String>,
-    /// What it runs, without arguments.
+    /// Its command, without arguments.
     pub command: Option<String>,
 }
 
@@ -100,12 +98,12 @@ fn host() -> String {
     if host.is_empty() { "localhost".to_owned() } else { host }
 }
 
-/// With `?` for each character that a label cannot have.
+/// Replaces each character that a label cannot have with `?`.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if forges_output(c) { '?' } else { c }).collect()
 }
 
-/// At most so many bytes, with `…` where something is missing.
+/// Cuts the text to at most `bytes_max` bytes, and marks a cut with `…`.
 fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -126,27 +124,24 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// The holder token of one attempt to get a lock: 32 hex digits, `@`, and the owner's label.
+/// The token of one attempt to acquire a lock: 32 hex digits, `@`, and the owner's label.
 ///
 /// Invariants:
 /// - the hex digits are 128 bits from the operating system's random source, fresh for each attempt;
 /// - they are a capability: `Debug` and `Display` show the label only;
-/// - once a release has been sent for a token, it is never used again.
-///
-/// The last one is why a token belongs to an *attempt* and not to a task: a late release of an old attempt
-/// must not touch a newer grant.
+/// - a token is never used again after a release was sent for it. So it belongs to an *attempt*,
+///   not to a task: a late release of an old attempt must not touch a newer grant.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(Arc<str>);
 
-/// Hex digits before the `@`.
+/// The number of hex digits before the `@`.
 const SECRET_DIGITS: usize = 32;
 
 impl Token {
-    /// A new token for an attempt of this owner.
+    /// Returns a new token for an attempt of this owner.
     ///
     /// # Errors
-    /// [`Error::System`] where the operating system gives no random bytes: then no lock is to be had, since
-    /// a guessable token could be released by anybody.
+    /// [`Error::System`] without random bytes: any client could release a guessable token.
     pub fn fresh(owner: &Owner) -> Result<Self> {
         let mut secret = [0u8; SECRET_DIGITS / 2];
         getrandom::fill(&mut secret).map_err(|error| Error::System {
@@ -164,8 +159,8 @@ impl Token {
         Ok(Token(text.into()))
     }
 
-    /// One of up to 256 tokens that come with this one: for claims that belong together, to a store that knows a token by what
-    /// it claimed. Whoever knows one knows all.
+    /// Returns one of up to 256 tokens derived from this one, for claims that belong together on a
+    /// store that identifies a claim by its token. Each of them reveals all others.
     pub(crate) fn companion(&self, number: u8) -> Self {
         let (secret, rest) = self.0.split_at(SECRET_DIGITS);
         let (kept, last) = secret.split_at(SECRET_DIGITS - 2);
@@ -173,27 +168,27 @@ impl Token {
         Token(format!("{kept}{last:02x}{rest}").into())
     }
 
-    /// Reads back what [`expose`](Token::expose) gave.
+    /// Parses the text that [`expose`](Token::expose) returned.
     pub fn parse(text: &str) -> Result<Self> {
-        // The text is not shown: whoever mistypes a token still has most of a secret in it.
+        // The text is not shown: a mistyped token still has most of a secret in it.
         let refuse = || Error::invalid("token", "(not shown)", "a token is 32 hex digits, `@` and a label");
         let (secret, label) = text.split_once('@').ok_or_else(refuse)?;
         if secret.len() != SECRET_DIGITS || !secret.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(refuse());
         }
-        // A label that could forge output is escaped where it is shown: the token must still be known by what it is.
+        // A label that could forge output is escaped when shown: the token must stay as it is.
         if label.is_empty() || label.len() > Owner::BYTES_MAX || label.chars().any(char::is_control) {
             return Err(refuse());
         }
         Ok(Token(text.into()))
     }
 
-    /// The whole token, secret included, for a store to write down. Never log it.
+    /// Returns the whole token, secret included, for a store to save. Never log it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The label of the owner.
+    /// Returns the label of the owner.
     pub fn owner(&self) -> Owner {
         let mut shown = String::new();
         let _ = write_escaped(&mut shown, self.label());

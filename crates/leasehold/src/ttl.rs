@@ -1,15 +1,15 @@
-//! `Ttl`: how long a lease lives without renewal.
+//! `Ttl`, the time that a lease lasts without renewal.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Exact, Result};
 
-/// How long a lease lives in the store after its last renewal.
+/// The time that a lease lasts in the store after its last renewal.
 ///
-/// Invariants, checked once, here:
+/// Invariants:
 /// - whole milliseconds (a fraction is cut off, so client and store count the same);
-/// - at least 10 ms (below that the drift allowance eats it) and at most 366 days.
+/// - at least 10 ms (below that the drift allowance uses it up) and at most 366 days.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +30,7 @@ impl Ttl {
     pub const MIN: Ttl = Ttl { ms: 10 };
     /// The longest TTL.
     pub const MAX: Ttl = Ttl { ms: 366 * 24 * 3_600 * 1_000 };
-    /// What is used where nothing is said: 30 s.
+    /// The default TTL: 30 s.
     pub const DEFAULT: Ttl = Ttl { ms: 30_000 };
 
     /// Checks the duration and makes it a TTL.
@@ -44,42 +44,39 @@ impl Ttl {
         }
     }
 
-    /// The TTL that [`as_ms`](Ttl::as_ms) gave.
-    ///
-    /// It raises what lies below the minimum, so the time that a claim has left is never read with it: see
-    /// [`validity_of`](Ttl::validity_of).
+    /// Returns the TTL of a number from [`as_ms`](Ttl::as_ms). It raises a number below the
+    /// minimum: for the time left of a claim use [`validity_of`](Ttl::validity_of).
     pub(crate) fn from_ms(ms: u64) -> Self {
         Ttl { ms: ms.clamp(Ttl::MIN.ms, Ttl::MAX.ms) }
     }
 
-    /// The TTL in milliseconds.
+    /// Returns the TTL in milliseconds.
     pub fn as_ms(self) -> u64 {
         self.ms
     }
 
-    /// The TTL as a duration.
+    /// Returns the TTL as a duration.
     pub fn as_duration(self) -> Duration {
         Duration::from_millis(self.ms)
     }
 
-    /// What clocks may differ by over one TTL: 1 % of it, and 2 ms.
+    /// Returns the allowed difference of clocks over one TTL: 1 % of it, and 2 ms.
     pub fn drift(self) -> Duration {
         drift(self.as_duration())
     }
 
-    /// How long a holder may believe in a grant, counted from before the request: the TTL less drift.
+    /// Returns the time, from before the request, that a grant is reliable: the TTL less drift.
     pub fn validity(self) -> Duration {
         Ttl::validity_of(self.as_duration())
     }
 
-    /// How long a holder may believe in a claim that the store keeps for another `remaining`, counted from before the request:
-    /// what is left less drift, down to zero. Nothing is rounded up, since a claim near its end has less left than the shortest
-    /// TTL.
+    /// Like [`validity`](Ttl::validity), for a claim that the store keeps for another `remaining`.
+    /// Nothing is rounded up: a claim near its end has less left than the shortest TTL.
     pub(crate) fn validity_of(remaining: Duration) -> Duration {
         remaining.saturating_sub(drift(remaining))
     }
 
-    /// A third of the TTL: when a lease is renewed, and how often a waiter shows itself.
+    /// Returns a third of the TTL: the interval of renewals, and of a waiter's signs of life.
     pub fn third(self) -> Duration {
         self.as_duration() / 3
     }
