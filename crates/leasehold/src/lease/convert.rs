@@ -134,8 +134,7 @@ impl Lease {
     fn converted(self, grant: Grant, to: Share) -> Result<Upgrade> {
         let (client, old) = (self.client().clone(), self.proof.state.clone());
         let now = client.clock().now();
-        // The deadline is the one that this answer proves. Each conversion may cost 1 ms of the
-        // claim, so the old deadline is not kept.
+        // The deadline is from this answer: each conversion may cost 1 ms of the claim.
         if grant.valid_until <= now {
             old.end(Loss::Expired, Then::Withdraw);
             return Err(old.lost_before());

@@ -21,8 +21,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// A lease that is not renewed, for a script that acquires it in one process, extends it in a
 /// second and releases it in a third. [`Mutex::lock_detached`](crate::Mutex::lock_detached)
-/// acquires one, and [`Lease::detach`](crate::Lease::detach) makes one of a lease. For work inside
-/// one process use a [`Lease`](crate::Lease).
+/// acquires one, and [`Lease::detach`](crate::Lease::detach) makes one of a lease. In one process
+/// use a [`Lease`](crate::Lease).
 ///
 /// It ends with its TTL unless it is [extended](Detached::extend) or [released](Detached::release),
 /// by any process with its name and its [token](Detached::token). No task watches it: the next

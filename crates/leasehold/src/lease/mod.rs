@@ -124,9 +124,9 @@ impl fmt::Debug for Proof {
 
 /// A lock held on a lease: renewed in the background, lost with a reason, released once.
 ///
-/// Dropping it releases it in the background, without blocking, also in a panic.
-/// [`release`](Lease::release) waits for the answer and reports whether the lock was held to the
-/// end; prefer it if a roll-back is possible.
+/// Dropping it, also in a panic, releases it in the background without blocking.
+/// [`release`](Lease::release) waits for the answer and reports a loss; prefer it if a roll-back is
+/// possible.
 ///
 /// It derefs to a [`Proof`]; a clone of that is no second right to the lock.
 ///
@@ -288,8 +288,8 @@ impl Lease {
 
     /// Makes the lock outlive this client and its process: for this TTL from now, by the store's
     /// clock, unless it is [extended](Detached::extend). No other holder comes in between. A TTL
-    /// below the time left shortens it, unless a renewal on its way to the store arrives later:
-    /// then it lasts for one TTL of the lease.
+    /// below the time left shortens it, unless a renewal on its way to the store restores the
+    /// lease's own TTL.
     ///
     /// From this call on the lease is over: it is not renewed, and its proofs report
     /// [`Loss::Released`]. The result has its fence.
@@ -380,9 +380,9 @@ impl Lease {
     /// Like [`run`](Lease::run); if the lease is lost, runs `rollback` with the reason and the
     /// work's output (if it ended) before it returns the error.
     ///
-    /// An `Err` of the work itself is an output: the result is `Ok(Err(…))`, without a roll-back.
-    /// The roll-back runs *without* the lock: it may only undo the work's own changes, or must
-    /// carry the [`fence`](Setback::fence).
+    /// An `Err` of the work is an output, `Ok(Err(…))`, without a roll-back. The roll-back runs
+    /// *without* the lock: it may only undo the work's own changes, or must carry the
+    /// [`fence`](Setback::fence).
     ///
     /// # Cancel safety
     /// Dropped anywhere, the work is cancelled and the lock released; the roll-back is cancelled,
