@@ -11,8 +11,7 @@ use crate::sync::Arc;
 
 /// An exclusive lock on several names, all or none, made by [`Locks::all`](crate::Locks::all).
 ///
-/// One lease covers all names: the loss of one name is the loss of all. Each name excludes a
-/// [`Mutex`](crate::Mutex) of the same name.
+/// One lease covers all names, and losing one loses all. Each excludes a [`Mutex`](crate::Mutex).
 ///
 /// **No deadlock,** in any order of the names. A store that claims several names [in one
 /// step](crate::Capabilities::several_names) holds none of them while it waits. On another store

@@ -17,9 +17,8 @@ use crate::token::Owner;
 /// One leader at a time among the candidates, made by [`Locks::election`](crate::Locks::election).
 ///
 /// A leader holds the name on a lease, and has to stop leading when it is [lost](Proof::lost). The
-/// fence of the lease is the **term**: it only rises, and a resource can reject late writes of an
-/// earlier leader. Candidates wait in a queue: the next one leads at once, or within the TTL after
-/// a death.
+/// fence of the lease is the **term**: it only rises, and a resource can reject an earlier leader's
+/// writes. Candidates wait in a queue: the next one leads at once, or within the TTL after a death.
 ///
 /// | option | default | meaning |
 /// |---|---|---|

@@ -67,8 +67,8 @@ impl Once {
         Once { period: Ttl::new(period), ..self }
     }
 
-    /// Limits a run: past this it is lost ([`Loss::HoldLimit`](crate::Loss::HoldLimit)) and does
-    /// not count, so that a hanging run ends.
+    /// Limits a run, in case it hangs: past this it is lost
+    /// ([`Loss::HoldLimit`](crate::Loss::HoldLimit)).
     pub fn at_most_for(self, at_most_for: Duration) -> Self {
         Once { options: self.options.max_hold(at_most_for), ..self }
     }
@@ -105,9 +105,8 @@ impl Once {
         }
     }
 
-    /// Runs the work, or returns `None` if a run is under way or has counted in this period. If the
-    /// lease is lost, the work is cancelled. The run counts with any output; to retry work that
-    /// failed use [`take`](Once::take).
+    /// Runs the work, or returns `None` if a run is under way or has counted in this period. A loss
+    /// cancels the work. Any output counts; to retry failed work use [`take`](Once::take).
     ///
     /// # Errors
     /// As [`take`](Once::take); [`Error::Lost`] if the lease was lost during the work;
@@ -152,12 +151,10 @@ impl Turn {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lease was lost before: the run does not count. [`Error::Unknown`] if
-    /// the store did not confirm the record: another run may begin in this period, but not before
-    /// the TTL is over.
+    /// the store did not confirm the record: another run may begin after the TTL.
     ///
     /// # Cancel safety
-    /// Dropped before its first poll, the run is given back. Dropped later, it counts if the store
-    /// got the request.
+    /// Dropped before a poll, it is given back. Later, it counts if the store got the request.
     pub async fn done(self) -> Result<()> {
         self.lease.keep_until(self.kept_until).await
     }

@@ -76,8 +76,7 @@ macro_rules! run_methods {
 
         #[cfg(not(shuttle))]
         impl $crate::blocking::$lock {
-            /// Acquires the lock, runs the work and releases the lock. See
-            /// [`Lease::run`](crate::blocking::Lease::run).
+            /// Runs the work under the lock. See [`Lease::run`](crate::blocking::Lease::run).
             pub fn run<T>(&self, work: impl FnOnce(&$crate::Proof) -> T) -> Result<T> {
                 self.lock()?.run(work)
             }
@@ -140,8 +139,8 @@ macro_rules! lock_option {
         }
     };
     ($field:ident.min_validity) => {
-        /// Sets how much time a grant must have left. A grant with less is renewed, or else given
-        /// back ([`Error::Late`](crate::Error::Late)).
+        /// Sets the least time left of a grant, or it is renewed or fails
+        /// ([`Late`](crate::Error::Late)).
         pub fn min_validity(mut self, min_validity: ::std::time::Duration) -> Self {
             self.$field = self.$field.min_validity(min_validity);
             self

@@ -50,8 +50,7 @@ impl RwLock {
         RwLock { options: LockOptions::new(client, name.map(Names::from)) }
     }
 
-    /// Waits until no writer holds the lock or waits ahead, and acquires a reader's share: for
-    /// ever, unless [`wait`](RwLock::wait) is set.
+    /// Waits for a reader's share of the lock: for ever, unless [`wait`](RwLock::wait) is set.
     ///
     /// It is not re-entrant: a task that reads under its own write lock waits for itself. So does a
     /// task that reads twice, if a writer queued in between.

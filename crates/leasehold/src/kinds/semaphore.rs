@@ -78,8 +78,7 @@ impl Semaphore {
         self.try_acquire_many(1)
     }
 
-    /// Waits for permits and acquires them together, on one lease: for ever, unless
-    /// [`wait`](Semaphore::wait) is set.
+    /// Waits for all permits and acquires them: for ever, unless [`wait`](Semaphore::wait) is set.
     ///
     /// A task that waits for permits while it holds some of the same semaphore may wait for itself.
     ///
