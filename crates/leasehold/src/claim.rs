@@ -193,8 +193,7 @@ pub struct Claim {
     /// The number of fences to allocate with the grant, 1 to 16: one for each task of this client
     /// that can be served in turn under the grant. A store without fence blocks allocates one.
     pub fences: u16,
-    /// True if the claim must outlive its client: it then ends by its TTL alone, also on a store
-    /// that frees the claims of dead clients.
+    /// True if only the TTL ends the claim, also on a store that frees the claims of dead clients.
     pub detached: bool,
 }
 

@@ -415,8 +415,8 @@ impl Clock {
         self.fire();
     }
 
-    /// Moves a manual clock forward without waking any sleep, as a suspended machine does. Timers
-    /// fire at the next [`advance`](Clock::advance).
+    /// Moves a manual clock forward without waking sleeps before the next
+    /// [`advance`](Clock::advance), as a suspended machine does.
     ///
     /// # Panics
     /// On a clock that is not manual.

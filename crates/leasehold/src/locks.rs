@@ -158,7 +158,7 @@ impl Locks {
         Ok(Detached::found(&self.client, Ticket { names, token, share: Share::Exclusive, fence: None }))
     }
 
-    /// Returns the holders and waiters of a name, or `None` if it has no holder. Tasks in a local
+    /// Returns the holders and waiters of a name, or `None` if it has neither. Tasks in a local
     /// queue are not in the store and not shown.
     ///
     /// # Errors
@@ -203,8 +203,8 @@ impl Locks {
         self.client.in_time(self.client.store.evict_holder(&name, fence)).await
     }
 
-    /// Watches for the end of the work of evicted holders. Call it before the
-    /// [eviction](Locks::evict), or it may miss an end.
+    /// Watches for the end of evicted holders. Call it before [`evict`](Locks::evict), or it may
+    /// miss an end.
     pub fn departures(&self) -> Departures {
         Departures::new(self.client.clone())
     }

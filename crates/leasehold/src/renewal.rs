@@ -192,8 +192,8 @@ impl Renewer {
     /// Returns the time of the next renewal, or the deadline of a lease that is not renewed.
     ///
     /// A renewal is due a third of the TTL (± 10 %) after the request that the deadline counts
-    /// from, and at most that from now. It is a little earlier if it can then go together with
-    /// others: a wake-up costs more than a renewal.
+    /// from, and at most that from now. It is rounded down to a step shared with other leases: a
+    /// wake-up costs more than a renewal.
     fn next_attention(&self, state: &LeaseState, now: Deadline) -> Deadline {
         let deadline = state.valid_until();
         if !state.request.renews {
