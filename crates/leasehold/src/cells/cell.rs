@@ -14,20 +14,17 @@ use crate::error::{Error, Result, change_valid};
 use crate::fence::Fence;
 use crate::ttl::Ttl;
 
-/// How long a fence is remembered when its value is gone, where nothing else is said: a day.
 const FENCE_KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
 
-/// How often an update is tried where nothing else is said.
 const TRIES: u32 = 32;
 
-/// A value that is changed without a lock, from [`Cells::cell`](super::Cells::cell) (any serde type, as JSON) or
-/// [`Cells::bytes`](super::Cells::bytes).
+/// A value that changes without a lock: any serde type, as JSON
+/// ([`Cells::cell`](super::Cells::cell)), or bytes ([`Cells::bytes`](super::Cells::bytes)).
 ///
-/// Each call is one step of the store. What it writes lasts as long as [`ttl`](Cell::ttl) says, counted anew with every write,
-/// and for good where nothing is said. Every call that writes fails as [`set`](Cell::set) does,
-/// and under a fence as [`set_fenced`](Cell::set_fenced) does.
+/// Each call is one step of the store. A value lasts for its [`ttl`](Cell::ttl), counted from each
+/// write. Every write fails as [`set`](Cell::set) or [`set_fenced`](Cell::set_fenced) does.
 ///
-/// JSON is compared as such: spaces, and the order of fields, do not matter.
+/// JSON is compared by value: spaces and the order of fields do not matter.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -53,13 +50,13 @@ impl<T> Cell<T> {
         Cell { place, codec, tries: TRIES, fence_kept_for: FENCE_KEPT_FOR }
     }
 
-    /// How long what is written lasts, from each write. Without this it stays.
+    /// Sets how long a value lasts. By default it never expires.
     pub fn ttl(mut self, time: Duration) -> Self {
         self.place.ttl(time);
         self
     }
 
-    /// How often an [`update`](Cell::update) is tried before it is given up: 32 times where nothing is said.
+    /// Sets how often an [`update`](Cell::update) is tried: 32 times by default.
     pub fn tries(mut self, tries: u32) -> Self {
         change_valid(&mut self.place.terms, |_| match tries {
             0 => Err(Error::invalid("tries", "0", "an update is tried once at least")),
@@ -69,18 +66,18 @@ impl<T> Cell<T> {
         self
     }
 
-    /// How long the fence of [`set_fenced`](Cell::set_fenced) is remembered when the value is gone: a day where nothing is
-    /// said. Longer than anybody sleeps who has an older one.
+    /// Sets how long the fence of [`set_fenced`](Cell::set_fenced) is remembered after the value is
+    /// gone: a day by default. No holder of an older fence may be suspended for longer.
     pub fn fence_kept_for(mut self, time: Duration) -> Self {
         self.fence_kept_for = time;
         self
     }
 
-    /// What is there.
+    /// Returns the value, if there is one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where what is kept is no such value; [`Error::Unreachable`] where the store does not answer;
-    /// [`Error::Unsupported`] where it keeps no values.
+    /// [`Error::Invalid`] if the stored bytes are no such value; [`Error::Unreachable`] if the
+    /// store does not answer; [`Error::Unsupported`] if it keeps no values.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -89,55 +86,56 @@ impl<T> Cell<T> {
         kept.map(|kept| self.read(kept.value.into())).transpose()
     }
 
-    /// Writes it, whatever is there.
+    /// Writes the value.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where no answer came: it may have been written. [`Error::Unsupported`] where the store keeps no
-    /// values.
+    /// [`Error::Unknown`] if no answer came: the write may have happened. [`Error::Unsupported`] if
+    /// the store keeps no values; [`Error::Invalid`] if the value is too large.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    /// If dropped, the write may or may not have happened; it can be repeated.
     pub async fn set(&self, value: &T) -> Result<()> {
         self.put(When::Always, Some(value)).await.map(drop)
     }
 
-    /// Writes it where nothing is; says whether it did.
+    /// Writes the value if there is none; returns whether it did.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not.
+    /// If dropped, the write may or may not have happened.
     pub async fn set_if_absent(&self, value: &T) -> Result<bool> {
         self.put(When::Absent, Some(value)).await
     }
 
-    /// Writes `new` where `current` is; says whether it did.
+    /// Writes `new` if the value is `current`; returns whether it did.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not.
+    /// If dropped, the write may or may not have happened.
     pub async fn compare_and_set(&self, current: &T, new: &T) -> Result<bool> {
         self.put_where(current, Some(new)).await
     }
 
-    /// Removes it if it is this; says whether it did.
+    /// Removes the value if it is `current`; returns whether it did.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not.
+    /// If dropped, the removal may or may not have happened.
     pub async fn compare_and_delete(&self, current: &T) -> Result<bool> {
         self.put_where(current, None).await
     }
 
-    /// Removes it, whatever it is.
+    /// Removes the value.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    /// As [`set`](Cell::set).
     pub async fn delete(&self) -> Result<()> {
         self.put(When::Always, None).await.map(drop)
     }
 
-    /// Writes it unless something was written under a higher fence: whoever has lost its lease and does not know it yet
-    /// cannot overwrite what its successor wrote.
+    /// Writes the value unless there was a write under a higher fence: a client that has lost its
+    /// lease and does not know it yet cannot overwrite what its successor wrote.
     ///
-    /// The fence is compared and remembered in the same step, for as long as there is a value and
-    /// [a day longer](Cell::fence_kept_for). The same fence may write again. Who writes without a fence is not asked for one.
+    /// The store compares and remembers the fence in the same step, for as long as there is a value
+    /// and [a day longer](Cell::fence_kept_for). The same fence may write again. Writes without a
+    /// fence are not checked.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -152,15 +150,15 @@ impl<T> Cell<T> {
     /// [`Error::Stale`], which names the higher fence; else as [`set`](Cell::set).
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    /// As [`set`](Cell::set).
     pub async fn set_fenced(&self, fence: Fence, value: &T) -> Result<()> {
         self.put(self.fenced(fence)?, Some(value)).await.map(drop)
     }
 
-    /// Removes it unless something was written under a higher fence; the fence stays remembered.
+    /// Removes the value unless there was a write under a higher fence. The fence stays remembered.
     ///
     /// # Cancel safety
-    /// As [`set_fenced`](Cell::set_fenced).
+    /// As [`set`](Cell::set).
     pub async fn delete_fenced(&self, fence: Fence) -> Result<()> {
         self.put(self.fenced(fence)?, None).await.map(drop)
     }
@@ -177,7 +175,7 @@ impl<T> Cell<T> {
             Written::Written => Ok(true),
             Written::Not => Ok(false),
             Written::Stale(newer) => {
-                // Only what has a fence is asked for one.
+                // The store answers this only to a write under a fence.
                 let When::Fenced { fence, .. } = write.when else { return Ok(false) };
                 Err(Error::Stale { name: terms.key.name().clone(), fence, newer })
             }
@@ -191,7 +189,7 @@ impl<T> Cell<T> {
             if self.put(When::Is(as_written.clone()), new).await? {
                 return Ok(true);
             }
-            // Another program may write the same in another way.
+            // Another program may encode an equal value in other bytes.
             match self.place.read().await? {
                 Some(kept) if kept.value != as_written && (self.codec.is_equal)(&kept.value, current) => {
                     as_written = kept.value;
@@ -201,7 +199,7 @@ impl<T> Cell<T> {
         }
     }
 
-    /// As it is kept, unless it is too large.
+    /// Encodes the value; refuses one that is too large.
     pub(super) fn encoded(&self, value: &T) -> Result<Vec<u8>> {
         let value = (self.codec.encode)(value)?;
         self.place.client.check_value(&value)?;

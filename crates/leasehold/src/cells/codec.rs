@@ -1,4 +1,4 @@
-//! How a value becomes the bytes that a store keeps, and back.
+//! The encoding of values as the bytes that a store keeps.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::error::Error;
 use crate::error::Result;
 
-/// The encoding of a type. Plain bytes and JSON differ in these functions only.
+/// The encoding of one type.
 pub(super) struct Codec<T> {
     pub(super) encode: fn(&T) -> Result<Cow<'_, [u8]>>,
-    /// Plain bytes that are owned are not copied.
+    /// Owned bytes are not copied.
     pub(super) decode: fn(Cow<'_, [u8]>) -> Result<T>,
     /// Compares decoded values: the bytes of equal JSON may differ.
     pub(super) is_equal: fn(&[u8], &T) -> bool,
@@ -37,7 +37,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> {
                 let json = serde_json::to_vec(value);
                 json.map(Cow::Owned).map_err(|error| Error::invalid("value", "…", why(error)))
             },
-            // serde's own message is not used: it may contain the value.
+            // The message of serde is not used: it may contain the value.
             decode: |bytes| {
                 serde_json::from_slice(&bytes).map_err(|error| {
                     let what = if error.is_data() { "JSON of another form" } else { "no JSON" };

@@ -1,4 +1,4 @@
-//! `Counter`: a number that is added to, in one step.
+//! `Counter`: a number to which a call adds in one step.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::store::Write;
 use super::{Place, unknown};
 use crate::error::{Error, Result};
 
-/// A number that many add to, from [`Cells::counter`](super::Cells::counter).
+/// A number that many clients add to, from [`Cells::counter`](super::Cells::counter).
 ///
-/// It is 0 where there is none. With a [TTL](Counter::ttl) it gets its end in the step that makes it, and keeps that end
-/// however often it is added to: a count per hour, say, starts anew by itself.
+/// A counter that does not exist is 0. Its [TTL](Counter::ttl) starts when it is created, and later
+/// adds do not extend it: a count per hour, for example, starts from zero by itself.
 ///
-/// Adding is not idempotent: where no answer came ([`Error::Unknown`]), it may have been added, and adding again may add
-/// twice. Nothing here does that by itself.
+/// An add is not idempotent: if no answer came ([`Error::Unknown`]), it may have happened, and a
+/// second add may add twice. The library never repeats one.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -35,27 +35,28 @@ impl Counter {
         Counter { place }
     }
 
-    /// How long it lasts from when it is made. Without this it stays.
+    /// Sets how long the counter lasts. By default it never expires.
     pub fn ttl(mut self, time: Duration) -> Self {
         self.place.ttl(time);
         self
     }
 
-    /// Adds, and says what it comes to. Less than 0 takes away.
+    /// Adds to the counter, and returns the sum. A negative number subtracts.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the sum is more than an `i64` holds, or what is kept under this name is no number: nothing
-    /// changes then. [`Error::Unknown`] where no answer came; [`Error::Unsupported`] where the store keeps no values.
+    /// [`Error::Refused`] if the sum does not fit in an `i64`, or if the stored value is no number:
+    /// nothing changes then. [`Error::Unknown`] if no answer came; [`Error::Unsupported`] if the
+    /// store keeps no values.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has been added or it has not.
+    /// If dropped, the add may or may not have happened.
     pub async fn add(&self, by: i64) -> Result<i64> {
         let (terms, store) = self.place.open()?;
         let sum = self.place.client.in_time(store.add(&terms.key, by, terms.ttl)).await;
         sum.map_err(|error| unknown(terms.key.name(), error))
     }
 
-    /// What it comes to now.
+    /// Returns the value.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -66,10 +67,10 @@ impl Counter {
         number.ok_or(Error::invalid("counter", self.place.terms()?.key.name(), why))
     }
 
-    /// Removes it: the next who adds makes it anew.
+    /// Removes the counter: the next add creates it again.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not; it can be repeated.
+    /// If dropped, the removal may or may not have happened; it can be repeated.
     pub async fn reset(&self) -> Result<()> {
         self.place.write(&Write::REMOVE).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! What needs no lock: values and numbers that are changed in one step.
+//! Values, counters, scripts, rate limits and caches, which need no lock.
 
 #[cfg(not(shuttle))]
 pub mod cache;
@@ -27,10 +27,10 @@ use counter::Counter;
 use script::Script;
 use store::{CellStore, Kept, Key, Kind, Write, Written};
 
-/// What needs no lock, from [`Locks::cells`](crate::Locks::cells).
+/// Values, counters and scripts, which need no lock, from [`Locks::cells`](crate::Locks::cells).
 ///
-/// Often the right lock is none: a number that is added to, or a value that is replaced if it is still what it was, is
-/// changed in one step by the store itself, and nobody waits for anybody. A name that is not valid is reported when it is used.
+/// The best lock is often none: the store itself adds to a number, or replaces a value that is
+/// still unchanged, in one step, and no client waits. An invalid name fails at its first use.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -55,23 +55,23 @@ impl Cells {
         Cells { client }
     }
 
-    /// A number that is added to.
+    /// Returns the counter with this name.
     pub fn counter(&self, name: impl IntoName) -> Counter {
         Counter::new(Place::new(&self.client, "a counter", Kind::Counter, name.into_name()))
     }
 
-    /// A value of any type that serde knows, kept as JSON.
+    /// Returns the cell with this name, for a serde type that is stored as JSON.
     #[cfg(feature = "json")]
     pub fn cell<T: Serialize + DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
         Cell::json(self.cell_place(name))
     }
 
-    /// A value that is just bytes.
+    /// Returns the cell with this name, whose value is bytes.
     pub fn bytes(&self, name: impl IntoName) -> Cell<Vec<u8>> {
         Cell::bytes(self.cell_place(name))
     }
 
-    /// A script of your own, in Lua, which the server runs in one step. On a Redis store only.
+    /// Returns a Lua script of your own, which only a Redis store runs.
     pub fn script(&self, source: impl Into<String>) -> Script {
         Script::new(self.client.clone(), source.into())
     }
@@ -83,11 +83,11 @@ impl Cells {
 
 debug_parts!(Cells:);
 
-/// Where a value is, and how long what is written there lasts.
+/// The key of a value, and the TTL of what is written there.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) client: Arc<Client>,
-    /// What uses it, for the error of a store that keeps no values.
+    /// The user of this place, for the error of a store that keeps no values.
     what: &'static str,
     pub(crate) terms: Result<Terms>,
 }
@@ -112,7 +112,7 @@ impl Place {
         self.terms.as_ref().map_err(Clone::clone)
     }
 
-    /// The terms, if they are valid, and the store, while the client is open.
+    /// Returns the terms, if they are valid, and the store, while the client is open.
     pub(crate) fn open(&self) -> Result<(&Terms, &dyn CellStore)> {
         Ok((self.terms()?, self.client.open_cells(self.what)?))
     }
@@ -138,7 +138,7 @@ impl Place {
     }
 }
 
-/// What a change that was not answered comes to.
+/// Converts a missing answer to a change into [`Error::Unknown`].
 fn unknown(name: &Name, error: Error) -> Error {
     match error {
         Error::Unreachable { why, .. } => Error::Unknown { names: name.clone().into(), what: "change", why },

@@ -1,4 +1,4 @@
-//! `Script`: a user's own change of several keys, as one step of the server.
+//! `Script`: a change of several keys, in Lua, that a server runs in one step.
 
 use std::fmt;
 
@@ -8,12 +8,13 @@ use crate::locks::Client;
 use crate::name::IntoName;
 use crate::sync::Arc;
 
-/// A script of your own, from [`Cells::script`](super::Cells::script): Lua that a Redis or Valkey server runs in one step.
+/// A Lua script that a Redis or Valkey server runs in one step, from
+/// [`Cells::script`](super::Cells::script).
 ///
-/// It is sent once; after that the server knows it by its digest, and is sent it again where it has forgotten it.
+/// The client sends the source once, and again if the server has forgotten it; else its digest.
 ///
-/// A script that fails half way leaves what it had written: check first, write then. It tells nobody: whoever watches a cell
-/// that it writes finds out within a second.
+/// A script that fails half way leaves what it wrote: check first, then write. It notifies no
+/// watcher: a client that watches a cell finds its writes within a second.
 ///
 /// ```no_run
 /// # async fn example(locks: leasehold::Locks) -> leasehold::Result<()> {
@@ -33,7 +34,7 @@ pub struct Script {
     source: Arc<String>,
 }
 
-/// One call of a [`Script`]: its keys and its arguments, in the order in which they are named.
+/// One call of a [`Script`], with its keys and arguments in the order of the calls that add them.
 #[derive(Clone)]
 #[must_use = "a call does nothing until it is run"]
 pub struct Call {
@@ -54,23 +55,23 @@ impl Script {
 }
 
 impl Call {
-    /// The next of `KEYS` is this cell's.
+    /// Adds the key of this cell to `KEYS`.
     pub fn cell(self, name: impl IntoName) -> Self {
         self.with_key(name.into_name().map(|name| ScriptKey::Value(Key::new(Kind::Cell, name))))
     }
 
-    /// The next of `KEYS` is this counter's.
+    /// Adds the key of this counter to `KEYS`.
     pub fn counter(self, name: impl IntoName) -> Self {
         self.with_key(name.into_name().map(|name| ScriptKey::Value(Key::new(Kind::Counter, name))))
     }
 
-    /// The next of `KEYS` is this, as it stands. A key that is to go together with a cell has the cell's own key as its tag:
-    /// `{cell:NAME}:log` beside the cell `NAME`. The prefix of the store URL is not put before it.
+    /// Adds this key to `KEYS`, without the prefix of the store URL. To share the slot of a cell,
+    /// it contains the cell's key as its tag: `{cell:NAME}:log` beside the cell `NAME`.
     pub fn key(self, key: impl AsRef<[u8]>) -> Self {
         self.with_key(Ok(ScriptKey::Raw(key.as_ref().to_vec())))
     }
 
-    /// The next of `ARGV`.
+    /// Adds an argument to `ARGV`.
     pub fn arg(mut self, arg: impl Into<Arg>) -> Self {
         self.args.push(arg.into().0);
         self
@@ -81,16 +82,16 @@ impl Call {
         self
     }
 
-    /// Has the server run it, and gives its answer.
+    /// Runs the script on the server, and returns its answer.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where it has no key, where its keys are not all in one slot (nothing is sent then), or where the
-    /// answer is none of this type; [`Error::Refused`] where the server or the script itself says no: what the script had
-    /// written by then stays; [`Error::Unreachable`] where no answer came, and it may have run;
-    /// [`Error::Unsupported`] where the store runs no scripts.
+    /// [`Error::Invalid`] if there is no key, if the keys are not all in one slot (nothing is sent
+    /// then), or if the answer is not of this type; [`Error::Refused`] if the server or the script
+    /// refuses: what the script wrote before stays; [`Error::Unreachable`] if no answer came: it
+    /// may have run; [`Error::Unsupported`] if the store runs no scripts.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has run or it has not, all of it.
+    /// If dropped, the whole script has run, or nothing of it.
     pub async fn run<R: FromAnswer>(&self) -> Result<R> {
         let keys = self.keys.as_ref().map_err(Clone::clone)?;
         one_slot(keys)?;
@@ -124,9 +125,9 @@ macro_rules! args {
 
 args!(i32, u32, i64, u64, usize, &str, String, crate::fence::Fence; &[u8], Vec<u8>, &Vec<u8>);
 
-/// What an answer of a script can be had as: a number, text, bytes, a list, perhaps nothing.
+/// A type that the answer of a script can be read as: a number, text, bytes, a list, or an option.
 pub trait FromAnswer: Sized {
-    /// Nothing where it is none.
+    /// Converts the answer; `None` if it is not of this type.
     fn from_answer(answer: Answer) -> Option<Self>;
 }
 
@@ -136,14 +137,14 @@ impl FromAnswer for Answer {
     }
 }
 
-/// Whatever it is.
+/// Accepts any answer.
 impl FromAnswer for () {
     fn from_answer(_: Answer) -> Option<Self> {
         Some(())
     }
 }
 
-/// A number, also one that is written in digits.
+/// Accepts a number, also in digits.
 impl FromAnswer for i64 {
     fn from_answer(answer: Answer) -> Option<Self> {
         match answer {
@@ -154,7 +155,7 @@ impl FromAnswer for i64 {
     }
 }
 
-/// 1 or 0; or nothing, which is what Lua's `false` comes to.
+/// Accepts 1, 0, or nothing, which is Lua's `false`.
 impl FromAnswer for bool {
     fn from_answer(answer: Answer) -> Option<Self> {
         match answer {
@@ -202,9 +203,9 @@ impl<T: FromAnswer> FromAnswer for Vec<T> {
     }
 }
 
-/// Where keys of a cluster are: a script has all of its keys in one place, or runs nowhere.
+/// Checks that all keys are in one slot of a cluster. Otherwise no server could run the script.
 fn one_slot(keys: &[ScriptKey]) -> Result<()> {
-    // A prefix before the tag does not count.
+    // A prefix before the tag does not change the slot.
     let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.bytes(Key::to_string)).collect();
     let refused = |given: String, why| Err(Error::invalid("keys of a script", given, why));
     let Some((first, others)) = keys.split_first() else {
@@ -225,7 +226,7 @@ fn one_slot(keys: &[ScriptKey]) -> Result<()> {
     }
 }
 
-/// What is between the first brace and the next counts, if there is anything, and else the whole key: CRC-16 (XMODEM).
+/// Returns the CRC-16 (XMODEM) of the text in the first braces, or of the key if that is empty.
 fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -248,7 +249,7 @@ impl fmt::Debug for Script {
     }
 }
 
-/// Arguments are the user's, and may be secret.
+/// Shows no arguments, which may be secret.
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = self.keys.as_ref().map(Vec::len);
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_key_is_where_a_cluster_has_it() {
-        // As `CLUSTER KEYSLOT` says.
+        // The slots that `CLUSTER KEYSLOT` returns.
         for (key, at) in
             [("123456789", 12_739), ("foo", 12_182), ("{foo}:bar", 12_182), ("a{foo}{bar}", 12_182)]
         {

@@ -1,4 +1,4 @@
-//! The `CellStore` trait: where values are kept that need no lock. The second trait of a store.
+//! The `CellStore` trait: storage for values that need no lock. The second trait of a store.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,72 +12,77 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::ttl::Ttl;
 
-/// Where values are kept.
+/// A store of values.
 ///
-/// The trait is the implementor's minimum: no method has a default.
+/// No method has a default, so an implementor writes all of them.
 ///
 /// # Contract
 ///
-/// **Atomic.** Each call looks and acts in one step; a value that is to end gets its end in the step that writes it.
+/// **Atomic.** Each call reads and acts in one step. The write of a value sets its expiry.
 ///
-/// **Time.** Ends are counted by the store's own clock, never by a client's.
+/// **Time.** The store's own clock counts expiries, never a client's.
 ///
-/// **Errors.** As of a [`Store`](crate::Store): [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) says whether
-/// the request may have been executed.
+/// **Errors.** As for a [`Store`](crate::Store):
+/// [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) tells whether the request may
+/// have been executed.
 ///
-/// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, a repeated [`take`](CellStore::take) takes twice, and a repeated [`write`](CellStore::write) may find what
-/// the first one wrote. Whoever repeats has to know.
+/// **Not idempotent.** A repeated [`add`](CellStore::add) adds twice, a repeated
+/// [`take`](CellStore::take) takes twice, and a repeated [`write`](CellStore::write) may find what
+/// the first one wrote. Only a caller that accepts this may repeat.
 ///
-/// **Fences.** With the value a store remembers the highest fence it was written under: for as long as there is a value, and
-/// after that for as long as that [`Fenced`](When::Fenced) write said. Also a write on another condition makes a value, and
-/// removes it; only [`Fenced`](When::Fenced) looks at the fence, and [`add`](CellStore::add) has nothing to do with it.
+/// **Fences.** With a value, a store remembers the highest fence of its writes, and keeps it after
+/// the value is gone for as long as that [`Fenced`](When::Fenced) write asked. Only
+/// [`Fenced`](When::Fenced) reads the fence: other writes create and remove values without it, and
+/// [`add`](CellStore::add) ignores it.
 ///
-/// **Bounded.** Each call ends within the store's own operation time-out, a [`changed`](CellStore::changed) beyond its wait.
+/// **Bounded.** Each call ends within the store's own operation time-out;
+/// [`changed`](CellStore::changed) within that after its wait.
 #[async_trait]
 pub trait CellStore: Send + Sync + fmt::Debug {
-    /// What is there now.
+    /// Returns the value, if there is one.
     async fn read(&self, key: &Key) -> Result<Option<Kept>>;
 
     /// Writes or removes a value, on a condition.
     async fn write(&self, key: &Key, write: &Write) -> Result<Written>;
 
-    /// Adds to a number, which is 0 where there is none, and says what it comes to. Its end is set when it is made, and stays.
-    /// Beyond what an `i64` holds, and where there is no number, it is refused and nothing changes.
+    /// Adds to a number, and returns the sum. A missing number is 0; the expiry is set when it is
+    /// created, and stays. A sum beyond an `i64`, and a value that is no number, are refused
+    /// without a change.
     async fn add(&self, key: &Key, by: i64, ttl: Option<Ttl>) -> Result<i64>;
 
-    /// Looks, asks what is to be there, and writes that if nobody has written in between: one attempt, which may be overtaken.
+    /// Reads the value, calls `plan`, and writes its result unless there was a write in between.
     ///
-    /// What is asked for may take its time, and may never answer: nothing is kept from others meanwhile, and nothing stays
-    /// behind where the future is dropped.
+    /// `plan` may take long, or for ever, and blocks no client. A dropped future leaves nothing
+    /// behind.
     async fn change(&self, key: &Key, plan: &mut Plan<'_>) -> Result<Changed>;
 
-    /// Runs a program of the user's in one step, where the store runs any; else [`Error::Unsupported`](crate::Error::Unsupported).
-    /// All the keys are in one slot.
+    /// Runs a script of the user in one step. A store that runs none fails with
+    /// [`Error::Unsupported`](crate::Error::Unsupported). All keys are in one slot.
     async fn run(&self, source: &str, keys: &[ScriptKey], args: &[Vec<u8>]) -> Result<Answer>;
 
-    /// Takes so much of a limit if it may be had now, by the limit's rule and the store's clock; what is refused uses nothing. What is
-    /// kept of it ends by itself when it does not matter any more. The weight is one that [the limit takes](Limit::check).
+    /// Takes this weight if the limit allows it now, by the store's clock. The stored value expires
+    /// when it has no effect any more. [`Limit::check`] has accepted the weight.
     ///
-    /// - It is kept under [`Limit::place`], and nowhere else. Each take is judged by its own maximum.
-    /// - A clock that is set back lets nothing through, and keeps nobody out for longer than another period.
+    /// - The value is kept under [`Limit::place`] only. Each take is judged by its own maximum.
+    /// - A clock that is set back allows nothing, and refuses for at most another period.
     async fn take(&self, key: &Key, limit: &Limit, weight: u32) -> Result<Taken>;
 
-    /// Ends when the value is not this one any more, or may not be; and by then at the latest.
+    /// Returns when the value may differ from `from`, and at `until` at the latest.
     ///
-    /// Whoever writes through this trait is heard of at once. What other programs write, and what somebody wrote who died before
-    /// it could say so, is found by looking, within seconds.
+    /// A write through this trait is noticed at once. Writes of other programs, and of a client
+    /// that died before it could notify, are found by polling, within seconds.
     async fn changed(&self, key: &Key, from: Option<&[u8]>, until: Deadline) -> Result<()>;
 }
 
-/// What is to be there, by what is there; `None` to leave it.
+/// Computes the new value from the stored one; `None` leaves that unchanged.
 pub type Plan<'a> = dyn FnMut(Option<&[u8]>) -> Option<Put> + Send + 'a;
 
-/// What a [`Plan`] says.
+/// The result of a [`Plan`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Put {
-    /// What; `None` removes it.
+    /// The value; `None` removes it.
     pub value: Option<Vec<u8>>,
-    /// For how long; `None` for good.
+    /// The time until it expires; `None` for never.
     pub ttl: Option<Ttl>,
 }
 
@@ -88,21 +93,21 @@ impl fmt::Debug for Put {
     }
 }
 
-/// What came of a [`change`](CellStore::change).
+/// The result of a [`change`](CellStore::change).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
-    /// It was written, or removed.
+    /// The value was written or removed.
     Written,
-    /// As the plan wanted it, nothing was.
+    /// The plan left the value unchanged.
     Left,
-    /// Somebody wrote in between, and nothing was changed.
+    /// There was a write in between, and nothing was changed.
     Overtaken,
 }
 
-/// A [`change`](CellStore::change) by comparison, for stores that have nothing better: the value has to be what it was.
+/// Does a [`change`](CellStore::change) by comparison, for stores that have nothing better.
 ///
 /// # Cancel safety
-/// Dropped before its end, it has happened or it has not; nothing stays behind.
+/// If dropped, the change may or may not have happened; nothing else is left behind.
 pub async fn change_by_comparison(cells: &dyn CellStore, key: &Key, plan: &mut Plan<'_>) -> Result<Changed> {
     let there = cells.read(key).await?.map(|kept| kept.value);
     let Some(Put { value, ttl }) = plan(there.as_deref()) else { return Ok(Changed::Left) };
@@ -113,37 +118,37 @@ pub async fn change_by_comparison(cells: &dyn CellStore, key: &Key, plan: &mut P
     })
 }
 
-/// What a program of the user's answered.
+/// The answer of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing.
     Nothing,
-    /// A whole number.
+    /// An integer.
     Number(i64),
-    /// Text, or anything else.
+    /// Text or other bytes.
     Bytes(Vec<u8>),
-    /// Several.
+    /// A list of answers.
     List(Vec<Answer>),
 }
 
-/// Where a value is: two kinds of one name have nothing to do with each other.
+/// The key of a value. Values of different kinds do not share names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     kind: Kind,
     name: Name,
 }
 
-/// A key that a program of the user's touches.
+/// A key that a script uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptKey {
-    /// That of a value, wherever the store keeps it.
+    /// The key of a value, which the store maps to its own.
     Value(Key),
-    /// This one, as it stands.
+    /// A key of the server, unchanged.
     Raw(Vec<u8>),
 }
 
 impl ScriptKey {
-    /// What it is on the server, where the key of a value is what `of_value` says.
+    /// Returns the key on the server; `of_value` gives that of a value.
     pub(crate) fn bytes(&self, of_value: impl FnOnce(&Key) -> String) -> Vec<u8> {
         match self {
             ScriptKey::Value(key) => of_value(key).into_bytes(),
@@ -152,7 +157,7 @@ impl ScriptKey {
     }
 }
 
-/// What a value is for.
+/// The use of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
@@ -160,32 +165,32 @@ pub enum Kind {
     Cell,
     /// A number that is added to.
     Counter,
-    /// Who has counted down.
+    /// The callers that have counted down.
     Latch,
-    /// What was taken of a rate limit.
+    /// The takes of a rate limit.
     Rate,
-    /// A value that is loaded where there is none.
+    /// A value of a cache.
     Cached,
 }
 
 impl Key {
-    /// The value of this kind and name.
+    /// Builds the key of this kind and name.
     pub fn new(kind: Kind, name: Name) -> Self {
         Key { kind, name }
     }
 
-    /// What it is for.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 }
 
-/// `cell:NAME`: how a store that keeps everything in one place tells them apart.
+/// Shows `cell:NAME`, by which a store that keeps all kinds in one place tells them apart.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
@@ -205,62 +210,61 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A value, as it is kept.
+/// A stored value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// Its bytes.
+    /// The bytes.
     pub value: Vec<u8>,
-    /// How long it is still there; `None` for one without an end.
+    /// The time until it expires; `None` for never.
     pub remaining: Option<Duration>,
 }
 
-/// Values are the user's, and may be secret.
+/// Shows no values, which may be secret.
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept").field("bytes", &self.value.len()).field("remaining", &self.remaining).finish()
     }
 }
 
-/// What is to be written.
+/// A write or a removal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Write {
-    /// On which condition.
+    /// The condition.
     pub when: When,
-    /// What; `None` removes it.
+    /// The value; `None` removes it.
     pub value: Option<Vec<u8>>,
-    /// For how long; `None` for good.
+    /// The time until it expires; `None` for never.
     pub ttl: Option<Ttl>,
 }
 
 impl Write {
-    /// Removes the value, whatever it is.
     pub(crate) const REMOVE: Write = Write { when: When::Always, value: None, ttl: None };
 }
 
 /// A condition of a [`Write`].
 #[derive(Clone, PartialEq, Eq)]
 pub enum When {
-    /// In any case.
+    /// Always.
     Always,
-    /// If there is no value.
+    /// There is no value.
     Absent,
-    /// If the value is this.
+    /// The value is this.
     Is(Vec<u8>),
-    /// If nothing was written under a higher fence, as far as is remembered; the same fence may write again. In the same step
-    /// this one is remembered.
+    /// There was no write under a higher fence, as far as the store remembers. The same fence may
+    /// write again. The store remembers this one in the same step.
     ///
-    /// A holder may sleep through the end of its lease, and of the value, and wake to write. So a fence is remembered beyond
-    /// the value that was written under it: whoever sleeps for longer than that is not found out.
+    /// A holder may be suspended past the end of its lease and of the value, and then write. So a
+    /// fence is remembered beyond its value; a longer suspension is not detected.
     Fenced {
-        /// That of whoever writes.
+        /// The fence of the writer's lease.
         fence: Fence,
-        /// How long it is remembered when there is no value any more.
+        /// The time for which the fence is remembered after the value is gone.
         kept_for: Ttl,
     },
 }
 
 impl When {
-    /// Whether it holds for what is there, and for the highest fence that is remembered.
+    /// Judges the condition by the stored value and the highest remembered fence.
     pub fn judge(&self, there: Option<&[u8]>, seen: Option<Fence>) -> Written {
         let holds = match self {
             When::Always => true,
@@ -297,13 +301,13 @@ impl fmt::Debug for Write {
     }
 }
 
-/// What came of a [`Write`].
+/// The result of a [`Write`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// It was written, or removed.
+    /// The value was written or removed.
     Written,
     /// The condition did not hold, and nothing changed.
     Not,
-    /// Something was written under this fence, which is higher; nothing changed.
+    /// There was a write under this higher fence; nothing changed.
     Stale(Fence),
 }

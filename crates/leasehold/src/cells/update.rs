@@ -1,4 +1,4 @@
-//! `Cell::update`: read, think, write; and again where somebody was faster.
+//! `Cell::update`: read, compute, write; repeated if there was a write in between.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::unknown;
 use crate::error::{Error, Result};
 use crate::jitter::jitter;
 
-/// Before an update that was overtaken is tried again: at most so long, by chance, and longer each time.
+/// The random pause before the next try is at most this long; the limit doubles each time.
 const PAUSE_MIN: Duration = Duration::from_micros(500);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 
-/// What an [`update`](Cell::update) makes of a value.
+/// The result of the function that [`update`](Cell::update) calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next<T> {
-    /// This is written.
+    /// Writes this value.
     Set(T),
-    /// It is removed.
+    /// Removes the value.
     Delete,
-    /// It stays as it is.
+    /// Leaves the value unchanged.
     Leave,
 }
 
@@ -29,23 +29,23 @@ impl<T> From<T> for Next<T> {
     }
 }
 
-/// What came of an [`update`](Cell::update).
+/// The result of an [`update`](Cell::update).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Updated<T> {
-    /// What was written; `None` where it was removed or left as it is.
+    /// The value that was written; `None` if it was removed or left unchanged.
     pub value: Option<T>,
-    /// How often it was tried: 1 where nobody was in the way. Where it is often more, a lock serves better.
+    /// The number of tries; 1 without contention. If it is often higher, use a lock.
     pub tries: u32,
 }
 
 impl<T: Send> Cell<T> {
-    /// Reads the value, asks what to make of it, and writes that if nobody has written in between; else all of it again,
-    /// after a pause of random length, as often as [`tries`](Cell::tries) says.
+    /// Reads the value, computes the next one, and writes that if there was no write in between.
+    /// Otherwise it tries again after a random pause, at most [`tries`](Cell::tries) times.
     ///
-    /// `next` gets what is there and gives what is to be there: a value, or [`Next`] to delete it or to leave it. It is called
-    /// once for each try, so it should do nothing but compute. While it does, nothing is kept from others.
+    /// `next` gets the value, if there is one, and returns a new value or a [`Next`]. It is called
+    /// once per try, so it should only compute. It blocks no other client.
     ///
-    /// On a Redis store this is `WATCH`, `MULTI` and `EXEC` on a connection of its own; elsewhere the value is compared.
+    /// A Redis store uses `WATCH` and `EXEC` on a separate connection; others compare the value.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -64,14 +64,13 @@ impl<T: Send> Cell<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Contended`] where others were faster each time: then a [lock](crate::Locks::mutex) is what serves.
-    /// [`Error::Unknown`] where no answer came to a write: it may have happened, and is not repeated. [`Error::Invalid`] where
-    /// what is kept is no such value; [`Error::Unreachable`] where the store does not answer, and nothing was written;
-    /// [`Error::Unsupported`] where it keeps no values.
+    /// [`Error::Contended`] if there was a write in between each time: use a
+    /// [lock](crate::Locks::mutex) then. [`Error::Unknown`] if no answer came to a write: it may
+    /// have happened, and is not repeated. [`Error::Unreachable`] if the store did not answer
+    /// before: nothing was written. Otherwise as [`get`](Cell::get) and [`set`](Cell::set).
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has happened or it has not, all of it; nothing stays behind, neither in the store nor on a
-    /// connection.
+    /// If dropped, the update has happened or not; nothing is left in the store or on a connection.
     pub async fn update<R: Into<Next<T>>>(
         &self,
         mut next: impl FnMut(Option<T>) -> R + Send,
@@ -98,7 +97,7 @@ impl<T: Send> Cell<T> {
             };
             let changed = self.place.client.in_time(store.change(key, &mut plan)).await;
             match (changed, planned) {
-                // What failed before anything was to be written has changed nothing, and what failed then may have.
+                // An error changed nothing before there was something to write, and may have after.
                 (Err(error), Some((_, true))) => return Err(unknown(key.name(), error)),
                 (Err(error), _) => return Err(error),
                 (_, Some((Err(error), _))) => return Err(error),

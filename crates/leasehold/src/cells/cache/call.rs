@@ -17,17 +17,17 @@ use crate::locks::Client;
 use crate::name::Name;
 use crate::sync::{Arc, spawn};
 
-/// The time limit of the request that finds out, once the wait is over, which client loads.
+/// The time limit of the request that names the loader once the wait is over.
 const LAST_WORD: Duration = Duration::from_millis(250);
 
-/// A caller with a shorter wait asks the store by itself: the answer comes in that time, but hardly a value.
+/// A caller with a shorter wait asks the store itself: a coordinator would rarely be faster.
 const COORDINATED_FROM: Duration = Duration::from_millis(250);
 
 /// The needs of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Value,
-    /// Also the knowledge that there is no value.
+    /// Also the absence of a value.
     ValueOrAbsence,
     /// A load, also if there is a value.
     Load,
@@ -40,13 +40,12 @@ pub(super) struct Call<'a, T> {
     pub(super) key: Arc<CacheKey>,
     pub(super) flight: Flight,
     pub(super) wanted: Wanted,
-    /// The lifetimes of what the caller loads.
     pub(super) lifetimes: Option<Lifetimes>,
     /// The end of its wait for other loaders.
     pub(super) until: Deadline,
 }
 
-/// A loader is called once at most. An output of `None` means that there is no value.
+/// Each calls its loader at most once; an output of `None` means that there is no value.
 impl<T> Call<'_, T> {
     pub(super) async fn get(&self) -> Result<Option<T>> {
         let snapshot = self.read().await?;
@@ -62,12 +61,12 @@ impl<T> Call<'_, T> {
     ) -> Result<Option<T>, LoadError<E>> {
         let stale_for = self.settings.stale_for;
         let mut before = None;
-        // If callers wait, there is no fresh value, and a read would not find one. A stale value may be there.
+        // While callers wait, there is no fresh value to read, but there may be a stale one.
         if !self.flight.is_waited_for() || !stale_for.is_zero() {
             let snapshot = self.read().await?;
             if snapshot.is_usable(stale_for) {
                 let refresh = self.refresh_of(&snapshot);
-                // Boxed, as all that follows: most calls end here.
+                // Boxed, because most calls end here.
                 return match (self.decode(snapshot), refresh) {
                     (Some(found), None) => Ok(found),
                     (Some(found), Some(refresh)) => Box::pin(self.refresh_or(refresh, found, loader)).await,
@@ -79,13 +78,13 @@ impl<T> Call<'_, T> {
         Box::pin(self.wait_or_load(before, loader)).await
     }
 
-    /// Takes the lease by itself and loads, unless there is enough once the lease is granted.
+    /// Acquires the lease and loads, unless the value is then good enough.
     pub(super) async fn load_in_turn<E>(
         &self,
         loader: impl AsyncFnOnce() -> Result<Option<T>, E>,
     ) -> Result<Option<T>, LoadError<E>> {
         let lock = self.lock();
-        // The wait is for other loaders: a lease that is free is taken, however short the wait is.
+        // The wait is for other loaders: a free lease is taken, however short the wait is.
         let lease = match lock.try_lock().await? {
             Some(lease) => lease,
             None => match lock.wait(self.until.since(self.client.clock().now())).lock().await {
@@ -126,7 +125,7 @@ impl<T> Call<'_, T> {
         }
     }
 
-    /// Loads a value again that is still served, if no other client does. Returns `found` if that fails before the load.
+    /// Loads a stale value again, if no other client does. Without a load, returns `found`.
     async fn refresh_or<E>(
         &self,
         (_refreshing, before): (Arc<Refreshing>, Arc<Snapshot>),
@@ -177,8 +176,7 @@ impl<T> Call<'_, T> {
         Err(failure)
     }
 
-    /// Writes what was loaded, if it is to be kept. Fails only if the value cannot be encoded: if it cannot be written, its
-    /// caller gets it all the same.
+    /// Writes what was loaded. An encoding error fails the call; a failed write does not.
     async fn keep(&self, loading: Loading, value: Option<&T>) -> Result<()> {
         let encoded = value.map(|value| self.encode(value)).transpose();
         let lifetime = self.lifetimes.and_then(|lifetimes| match value {
@@ -206,7 +204,7 @@ impl<T> Call<'_, T> {
         Ok(())
     }
 
-    /// The error of a caller whose wait is over; it names the client that loads.
+    /// Builds the error of a caller whose wait is over, with the client that loads.
     async fn waited<E>(&self, began: Deadline) -> LoadError<E> {
         let clock = self.client.clock();
         let waited = clock.now().since(began);
@@ -217,8 +215,7 @@ impl<T> Call<'_, T> {
         LoadError::Waited { place: self.name(), loader, waited }
     }
 
-    /// The right of this caller to load the value again: it is stale, or its time has come early, and no other task of this
-    /// client loads it.
+    /// Returns the right to load a stale or early value again, unless a task of this client has it.
     fn refresh_of(&self, snapshot: &Arc<Snapshot>) -> Option<(Arc<Refreshing>, Arc<Snapshot>)> {
         let Settings { early, draw, loader_ttl, .. } = self.settings;
         let is_due = !snapshot.is_fresh() || snapshot.is_due_early(*early, || draw());
@@ -245,7 +242,7 @@ impl<T> Call<'_, T> {
         self.flight.reads.read(self.client.clock(), read(self.client, &self.key)).await
     }
 
-    /// The value, or `Some(None)` for its absence; `None` if that does not satisfy the caller.
+    /// Returns the value, or `Some(None)` for its absence; `None` if the caller needs a load.
     fn decode(&self, snapshot: Arc<Snapshot>) -> Option<Option<T>> {
         match (snapshot.content(), self.wanted) {
             (Content::Value, _) => {

@@ -1,9 +1,8 @@
-//! The task that asks the store for all callers of a client that wait for one key: one claim, one watch and one read serve
-//! them all.
+//! The task that asks the store for all of a client's callers that wait for one key.
 //!
-//! It is a task, and not one of the callers as in a local queue, because a caller may be kept and not polled: the right to load
-//! goes to the first caller that is polled. The task ends with a value, with an error, or when the last caller has gone;
-//! its claim is withdrawn then.
+//! No caller does this, unlike in a local queue, because a caller may be kept and not polled: the
+//! right to load goes to the first caller that is polled. The task ends with a value, an error, or
+//! when the last caller has gone, and withdraws its claim.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -29,7 +28,6 @@ pub(super) struct Coordinator {
     pub(super) lock: kinds::mutex::Mutex,
     pub(super) flight: Flight,
     pub(super) news: Arc<watch::Sender<News>>,
-    /// The newest read, if there was one.
     pub(super) before: Option<Arc<Snapshot>>,
 }
 
@@ -49,15 +47,15 @@ impl Coordinator {
         flight.end(&news, told);
     }
 
-    /// A fresh value: one that others have loaded, or one of the callers.
+    /// Returns a fresh value, loaded by another client or by a caller.
     async fn value(&mut self) -> Result<Told> {
         loop {
-            // Mostly the lock is free, and there is nothing to watch.
+            // Usually the lock is free, and there is nothing to watch.
             let mut lease = self.lock.try_lock().await?;
             let mut claim = pin!(self.lock.lock());
             let turn = loop {
                 if lease.is_none() {
-                    // The place in the store's queue is kept through changes that bring no value.
+                    // A change that brings no value does not cost the place in the store's queue.
                     tokio::select! {
                         biased;
                         granted = claim.as_mut() => lease = Some(granted?),
@@ -80,7 +78,7 @@ impl Coordinator {
         }
     }
 
-    /// Offers the turn to the callers, and waits for the end of the load. Returns the value that was written.
+    /// Offers the turn to the callers, waits for the load, and returns the written value.
     async fn offer(&self, mut turn: LoadTurn) -> Option<Told> {
         let (told, ended) = oneshot::channel();
         turn.end = Some(LoadEnd { flight: self.flight.clone(), told });
@@ -88,7 +86,7 @@ impl Coordinator {
         ended.await.ok()
     }
 
-    /// Ends when the value may have changed since the newest read.
+    /// Returns when the value may have changed since the newest read.
     async fn changed(&self) {
         let client = &self.client;
         let from = self.before.as_ref().and_then(|snapshot| snapshot.raw.as_deref());
@@ -96,7 +94,7 @@ impl Coordinator {
             Ok(store) => store.changed(&self.key.cell, from, Deadline::FAR).await,
             Err(error) => Err(error),
         };
-        // If the store stays out of reach, the claim fails and tells why.
+        // If the store stays unreachable, the claim fails and tells why.
         if changed.is_err() {
             client.clock().sleep_until(client.clock().now().plus(PAUSE)).await;
         }

@@ -1,5 +1,4 @@
-//! The bytes that a store keeps for a key: the value, and behind it the numbers by which it is judged. The store's clock counts
-//! all times.
+//! The stored bytes of a key: the value and a trailer, with times by the store's clock.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::ttl::Ttl;
 
-/// The last bytes of every entry, which tell it from the bytes that other programs write.
+/// The end of every entry, which tells it from the bytes of other programs.
 const MAGIC: &[u8; 4] = b"LHc1";
 
 /// Five numbers, the length of the key, the content with its flag, and the magic bytes.
@@ -24,20 +23,18 @@ pub(super) enum Content {
     /// A marker without a value.
     Nothing = 0,
     Value = 1,
-    /// A loader has told that there is no value.
+    /// A loader has reported that there is no value.
     Absent = 2,
 }
 
-/// The time for which a value is kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lifetime {
-    /// While it is fresh and while it is stale.
+    /// The fresh and the stale time together.
     pub(super) kept: Ttl,
-    /// While it is stale.
     pub(super) stale: Duration,
 }
 
-/// The numbers behind a value.
+/// The numbers in a trailer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) content: Content,
@@ -46,9 +43,9 @@ pub(super) struct Entry {
     fence: Fence,
     /// The TTL that it was written with.
     kept: Duration,
-    /// The part of `kept`, at its end, in which the value does not count: a marker may outlive the value beside it.
+    /// The end of `kept`, in which only the marker counts: it may outlive the value beside it.
     linger: Duration,
-    /// The part of `kept`, before `linger`, in which the value is stale.
+    /// The part of `kept` before `linger`, in which the value is stale.
     stale: Duration,
     load_time: Duration,
 }
@@ -60,7 +57,7 @@ impl Entry {
         Entry { content, is_loading: false, fence, kept, linger, stale, load_time }
     }
 
-    /// The value, the key if the name does not contain it, five numbers, the key's length, the content, `LHc1`.
+    /// Encodes the value, the key if the name does not contain it, and the trailer.
     pub(super) fn encode(&self, value: &[u8], key: &CacheKey) -> Vec<u8> {
         let mut raw = Vec::with_capacity(value.len() + key.bytes.len() + TRAILER);
         raw.extend_from_slice(value);
@@ -76,7 +73,7 @@ impl Entry {
         raw
     }
 
-    /// The entry, and where the value and the key behind it end; `None` if these bytes are no entry.
+    /// Returns the entry, and the ends of the value and the key; `None` if this is no entry.
     fn decode(raw: &[u8]) -> Option<(Self, usize, usize)> {
         let key_end = raw.len().checked_sub(TRAILER)?;
         let trailer = &raw[key_end..];
@@ -101,12 +98,12 @@ impl Entry {
     }
 }
 
-/// The answer to one read of a key: the entry, and how much of its time was left.
+/// The answer to one read of a key.
 pub(super) struct Snapshot {
-    /// The bytes in the store, for comparison.
+    /// The stored bytes, for comparison.
     pub(super) raw: Option<Vec<u8>>,
     found: Option<Found>,
-    /// The time at which the read was sent, on this client's clock.
+    /// The time at which the read was sent, by this client's clock.
     asked: Deadline,
 }
 
@@ -133,7 +130,6 @@ impl Snapshot {
         Ok(Snapshot { raw: Some(raw), found, asked })
     }
 
-    /// The snapshot of an entry that has just been written.
     pub(super) fn written(raw: Vec<u8>, entry: Entry, value_len: usize, asked: Deadline) -> Self {
         let found = Found { entry, value_len, remaining: entry.kept };
         Snapshot { raw: Some(raw), found: Some(found), asked }
@@ -184,11 +180,11 @@ impl Snapshot {
         })
     }
 
-    /// Decides whether the value is loaded before its time: with a chance of `exp(-left / (load_time × beta))` (Vattani,
-    /// Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). `draw` returns a random number
-    /// above 0 and at most 1.
+    /// Decides whether to load the value early, with a chance of `exp(-left / (load_time × beta))`
+    /// (Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
+    /// 2015). `draw` returns a random number above 0 and at most 1.
     pub(super) fn is_due_early(&self, beta: f64, draw: impl FnOnce() -> f64) -> bool {
-        /// No draw of 53 bits has a logarithm below this: without a chance, nothing is drawn.
+        /// The logarithm of a draw of 53 bits is never lower: without a chance, nothing is drawn.
         const NEVER: f64 = 36.8;
         let Some(found) = self.found else { return false };
         let reach = found.entry.load_time.as_secs_f64() * beta;
@@ -203,14 +199,14 @@ impl Snapshot {
         }
     }
 
-    /// The value, without a copy.
+    /// Returns the value, without a copy.
     pub(super) fn into_value(self) -> Vec<u8> {
         let (mut raw, len) = (self.raw.unwrap_or_default(), self.found.map_or(0, |found| found.value_len));
         raw.truncate(len);
         raw
     }
 
-    /// The marker of a loader that begins now, with the value beside it if that has not expired; and the marker's TTL.
+    /// Returns the marker of a loader that begins now, beside an unexpired value, and its TTL.
     pub(super) fn with_marker(
         &self,
         key: &CacheKey,
@@ -232,7 +228,7 @@ impl Snapshot {
         (entry.encode(value, key), kept)
     }
 
-    /// The value without a marker, which a loader that gives up puts back, and the rest of its time; `None` if it has expired.
+    /// Returns the unexpired value without a marker, for a loader that gives up, with its time.
     pub(super) fn without_marker(
         &self,
         key: &CacheKey,
@@ -246,7 +242,7 @@ impl Snapshot {
     }
 }
 
-/// Without the value, which may be secret.
+/// Shows no value, which may be secret.
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")

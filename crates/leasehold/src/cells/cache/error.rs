@@ -1,4 +1,4 @@
-//! `LoadError`: why a caller of a cache got no value.
+//! `LoadError`: the errors of a cache.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::token::Owner;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError<E> {
-    /// The loader of this caller failed. The next caller that waits loads.
+    /// The loader of this caller failed. The next waiting caller loads.
     #[error("the loader failed: {0}")]
     Failed(E),
 
-    /// Another caller loads the value, and the wait is over.
+    /// The wait is over, and another caller still loads the value.
     #[error(
         "`{place}` was not loaded within {}{}; wait longer (`wait`), serve the old value meanwhile (`stale_for`), or make the loader faster",
         Short(*waited),
@@ -29,7 +29,7 @@ pub enum LoadError<E> {
         waited: Duration,
     },
 
-    /// The loader of this caller took longer than [`load_within`](super::Cache::load_within), and was cancelled.
+    /// This caller's loader exceeded [`load_within`](super::Cache::load_within), and was cancelled.
     #[error(
         "loading `{place}` took longer than {}, and was given up; make the loader faster, or let it take longer (`load_within`)",
         Short(*limit)
@@ -37,17 +37,17 @@ pub enum LoadError<E> {
     Endless {
         /// The name of the value: `CACHE/KEY`.
         place: Name,
-        /// The time that it may take.
+        /// The limit.
         limit: Duration,
     },
 
-    /// The store failed or does not offer a cache, or an option is not valid.
+    /// The store failed or offers no cache, or an option is invalid.
     #[error(transparent)]
     Store(#[from] Error),
 }
 
 impl<E> LoadError<E> {
-    /// Returns the error of the loader, if it is one.
+    /// Returns the error of the loader, if that failed.
     pub fn into_failed(self) -> Option<E> {
         match self {
             LoadError::Failed(error) => Some(error),

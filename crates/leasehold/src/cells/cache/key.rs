@@ -1,31 +1,30 @@
-//! The names of a key: where its value is kept, and which lease its loaders take.
+//! The names of a key: that of its value, and that of its loaders' lease.
 
 use crate::cells::store::{Key, Kind};
 use crate::error::{Error, Result};
 use crate::name::Name;
 
-/// The most bytes that the name of a cache may have. The rest of a name is for its keys.
+/// The longest name of a cache, in bytes. The rest of a name is for its keys.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The prefix of the lease's name, which keeps it apart from the names of the user's locks.
+/// The prefix of a lease's name, which keeps it apart from the user's locks.
 const LEASE: &str = "cache:";
 
 /// A key of a cache.
 ///
-/// Its name is `CACHE/KEY`. If that is not a valid name (too long, not UTF-8, with braces or control characters, with `.` or
-/// `..` between slashes) or KEY begins with `#`, the name is `CACHE/#` and the key's SHA-1, and the key is stored beside the
-/// value: two keys with the same hash do not get each other's values.
+/// Its name is `CACHE/KEY`. If that is not a valid name (too long, not UTF-8, with braces or
+/// control characters, with `.` or `..` between slashes) or KEY begins with `#`, the name is
+/// `CACHE/#` and the SHA-1 of the key. The key is then stored beside the value, so that two keys
+/// with the same hash do not share values.
 #[derive(Debug)]
 pub(super) struct CacheKey {
-    /// The key of the value in the store.
     pub(super) cell: Key,
-    /// The lease of the loader.
     pub(super) lease: Name,
     /// The key, if the name does not contain it; else empty.
     pub(super) bytes: Vec<u8>,
 }
 
-/// Refuses a name that a cache cannot have.
+/// Checks the name of a cache.
 pub(super) fn checked(name: Name) -> Result<Name> {
     let refuse = |why: &str| Err(Error::invalid("name of a cache", name.as_str(), why));
     match name.as_str() {
@@ -53,7 +52,6 @@ impl CacheKey {
     }
 }
 
-/// The names of the value and of the lease.
 fn names(cache: &Name, key: &str) -> Result<(Name, Name)> {
     let lease = Name::new(format!("{LEASE}{cache}/{key}"))?;
     Ok((Name::new(&lease.as_str()[LEASE.len()..])?, lease))

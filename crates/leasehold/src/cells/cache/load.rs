@@ -1,9 +1,9 @@
-//! One load: the lease of a key, and the marker that the loader puts in the place of the value.
+//! One load: the lease of a key, and the marker that the loader writes in place of the value.
 //!
-//! The marker keeps an old value from being written over a newer one. It carries the fence of the lease, and is written before
-//! the loader is called; the value is written only if that marker is still there, in one step of the store. The next loader
-//! replaces the marker by its own, and an invalidation removes it: then the value of the first loader is not written, however
-//! late it comes, and no fence has to be remembered for that.
+//! The marker keeps an old value from overwriting a newer one. It carries the fence of the lease,
+//! and is written before the loader runs; the value is written only if that marker is still there,
+//! in one step of the store. The next loader replaces the marker, and an invalidation removes it:
+//! then the first loader's value is not written, however late, and no fence has to be remembered.
 
 use super::entry::{Content, Entry, Lifetime, Snapshot};
 use super::key::CacheKey;
@@ -21,7 +21,7 @@ use crate::ttl::Ttl;
 /// The right to load, not used yet.
 pub(super) struct LoadTurn {
     pub(super) lease: Lease,
-    /// The newest read, if there was one.
+    /// The newest read, if any.
     pub(super) before: Option<Arc<Snapshot>>,
     /// Set if a coordinator offered the turn.
     pub(super) end: Option<LoadEnd>,
@@ -29,11 +29,11 @@ pub(super) struct LoadTurn {
 
 pub(super) enum Begun {
     Loading(Loading),
-    /// The value that is there needs no load.
+    /// The stored value needs no load.
     Enough(Arc<Snapshot>),
 }
 
-/// A load that has begun. If it is dropped, the marker is removed in the background, and the next caller can load at once.
+/// A load that has begun. A drop removes the marker in the background for the next caller.
 pub(super) struct Loading {
     // Dropped before the lease, whose release need not wait for the removal.
     marker: LoadMarker,
@@ -42,7 +42,7 @@ pub(super) struct Loading {
     began: Deadline,
 }
 
-/// The entry that a loader puts in the place of the value, and what it replaced.
+/// The entry that a loader writes in place of the value, and the entry that it replaced.
 struct LoadMarker {
     client: Arc<Client>,
     key: Arc<CacheKey>,
@@ -53,10 +53,10 @@ struct LoadMarker {
 }
 
 impl LoadTurn {
-    /// Writes the marker, unless the value that is there is enough.
+    /// Writes the marker, unless the stored value is good enough.
     ///
     /// # Cancel safety
-    /// Dropped anywhere, the turn is over, and the marker is removed in the background.
+    /// If dropped, the turn is over, and the marker is removed in the background.
     pub(super) async fn begin(
         self,
         client: &Arc<Client>,
@@ -75,7 +75,7 @@ impl LoadTurn {
                 return Ok(Begun::Enough(before));
             }
             let lost = match before.fence() {
-                // A client that was granted the lease after this one has begun.
+                // A later holder of the lease has begun.
                 Some(newer) if newer > fence => Some(Loss::Taken),
                 _ => lease.loss(),
             };
@@ -86,7 +86,7 @@ impl LoadTurn {
             let (raw, ttl) = before.with_marker(key, fence, now, load_within);
             let when = before.raw.clone().map_or(When::Absent, When::Is);
             let write = Write { when, value: Some(raw.clone()), ttl: Some(ttl) };
-            // Before the write is sent: it may arrive although the answer does not.
+            // Set before the write is sent: it may arrive although the answer does not.
             let mut marker =
                 LoadMarker { client: client.clone(), key: key.clone(), fence, raw, before, is_there: true };
             if marker.write(&write).await? {
@@ -103,8 +103,7 @@ impl Loading {
         self.began
     }
 
-    /// Writes the value, or its absence, if the marker is still there, and tells the callers that wait. Returns whether it was
-    /// written.
+    /// Writes the value or its absence if the marker is still there; returns whether it was.
     pub(super) async fn finish(mut self, value: Option<&[u8]>, lifetime: Lifetime) -> Result<bool> {
         let clock = self.marker.client.clock();
         let content = if value.is_some() { Content::Value } else { Content::Absent };
@@ -112,18 +111,18 @@ impl Loading {
         let entry = Entry::loaded(content, self.marker.fence, lifetime, load_time);
         let value = value.unwrap_or_default();
         let raw = entry.encode(value, &self.marker.key);
-        // The marker keeps its bytes: dropped before the answer, it is removed, and a write that arrives later fails.
+        // The marker keeps its bytes: a drop before the answer removes it, and a late write fails.
         let when = When::Is(self.marker.raw.clone());
         let write = Write { when, value: Some(raw), ttl: Some(lifetime.kept) };
         let number = self.end.as_ref().map_or(0, |end| end.flight.begin());
         let asked = clock.now();
         let written = self.marker.write(&write).await;
-        // The marker was replaced, by this write or another. If there was no answer, it ends with its TTL.
+        // This write, or another, has replaced the marker. Without an answer, it ends with its TTL.
         self.marker.is_there = false;
         let (true, Some(raw)) = (written?, write.value) else { return Ok(false) };
         if let Some(end) = self.end {
             let snapshot = Arc::new(Snapshot::written(raw, entry, value.len(), asked));
-            // Without callers that wait there is no coordinator to tell.
+            // The coordinator ends with its last caller.
             let _ = end.told.send(Told { number, snapshot });
         }
         Ok(true)
@@ -133,7 +132,7 @@ impl Loading {
     pub(super) async fn give_up(mut self) {
         self.lease = None;
         self.end = None;
-        // In a task, so that the marker is removed also if the caller is dropped.
+        // In a task, which removes the marker even if the caller is dropped.
         if let Ok(runtime) = tokio::runtime::Handle::try_current()
             && let Ok(Err(error)) = runtime.spawn(self.marker.remove()).await
         {
@@ -150,7 +149,7 @@ impl LoadMarker {
         Ok(written == Written::Written)
     }
 
-    /// Puts back the value that was there before, if it has not expired; once.
+    /// Puts back the previous value, if that has not expired; once.
     fn remove(&mut self) -> impl Future<Output = Result<()>> + Send + use<> {
         let is_there = std::mem::replace(&mut self.is_there, false);
         let (client, key) = (self.client.clone(), self.key.clone());
@@ -175,7 +174,6 @@ impl Drop for LoadMarker {
     }
 }
 
-/// Reads what the store keeps under the key.
 pub(super) async fn read(client: &Client, key: &CacheKey) -> Result<Snapshot> {
     let asked = client.clock().now();
     let kept = client.in_time(client.open_cells(super::WHAT)?.read(&key.cell)).await?;

@@ -1,4 +1,4 @@
-//! `Cache`: values that one caller per key loads, in all clients of a store, while the others wait or get the stale value.
+//! `Cache`: values that one caller per key loads for all clients of a store.
 
 mod call;
 mod coordinator;
@@ -26,10 +26,9 @@ use key::CacheKey;
 pub use error::LoadError;
 pub(crate) use single_flight::SingleFlights;
 
-/// The name of the feature, in the error of a store that does not offer it.
+/// The name of the feature, for errors.
 const WHAT: &str = "a cache";
 
-/// The default of [`Cache::wait`].
 const WAIT: Duration = Duration::from_secs(30);
 
 /// The default of [`Cache::loader_ttl`].
@@ -40,12 +39,13 @@ const LOAD_WITHIN: Duration = Duration::from_secs(3_600);
 
 /// A cache that loads each value once for all callers.
 ///
-/// Of all callers of [`get_or_load`](Cache::get_or_load) that find no value, in all processes, one calls its loader, under a
-/// lease. The others wait, and the store tells them as soon as the value is there. If the loader fails, the next caller loads
-/// at once; if its process dies, within the [`loader_ttl`](Cache::loader_ttl) (on the file store at once).
+/// Of all callers of [`get_or_load`](Cache::get_or_load) that find no value, in all processes, one
+/// calls its loader, under a lease. The store tells the others as soon as the value is there. If
+/// the loader fails, the next caller loads at once; if its process dies, within the
+/// [`loader_ttl`](Cache::loader_ttl) (on the file store at once).
 ///
-/// A value is written only if no other loader has begun since its loader did, and no caller has
-/// [invalidated](Cache::invalidate) it meanwhile. So a loader that was stopped for an hour, and wakes, changes nothing.
+/// A value is written only if meanwhile no other loader has begun and no caller has
+/// [invalidated](Cache::invalidate) it. So a loader that was suspended for an hour changes nothing.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
@@ -56,8 +56,8 @@ const LOAD_WITHIN: Duration = Duration::from_secs(3_600);
 /// | [`loader_ttl`](Cache::loader_ttl) | 5 s | how long the lease of a loader outlives its process |
 /// | [`load_within`](Cache::load_within) | 1 h | how long a load may take |
 ///
-/// A key is any text or bytes. A cache's name has at most 128 bytes and no `/`. A hit costs one request, and does not touch
-/// the lease. The store's clock decides whether a value is fresh.
+/// A key is any text or bytes. A cache's name has at most 128 bytes and no `/`. A hit costs one
+/// request, and does not touch the lease. The store's clock decides whether a value is fresh.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -92,20 +92,17 @@ struct Settings {
     draw: Draw,
 }
 
-/// Returns random numbers above 0 and at most 1.
 type Draw = std::sync::Arc<dyn Fn() -> f64 + Send + Sync>;
 
-/// The lifetimes of what a loader returns.
 #[derive(Debug, Clone, Copy)]
 struct Lifetimes {
     value: Lifetime,
-    /// `None` if the cache does not remember that there is no value.
+    /// `None` if the cache does not remember the absence of a value.
     absent: Option<Lifetime>,
 }
 
 impl<T> Cache<T> {
-    /// Sets how long a caller waits for others to load before it fails with [`LoadError::Waited`]. Its own loader may take
-    /// longer.
+    /// Sets how long a caller waits for others to load before [`LoadError::Waited`].
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|settings| {
             settings.wait = wait;
@@ -113,21 +110,20 @@ impl<T> Cache<T> {
         })
     }
 
-    /// Sets how long past its TTL a value is kept, and served while one caller loads it again. That caller waits for its own
-    /// loader.
+    /// Sets how long past its TTL a value is served while one caller loads it again. That caller
+    /// waits for its own loader.
     pub fn stale_for(self, stale_for: Duration) -> Self {
         self.set(|settings| zero_or_ttl(stale_for).map(|stale_for| settings.stale_for = stale_for))
     }
 
-    /// Sets how long the cache remembers that there is no value, if a loader has returned `None`; zero means not at all.
-    /// Without this option, as long as a value is kept.
+    /// Sets how long the cache remembers that a loader has returned `None`; zero means not at all.
     pub fn absent_for(self, absent_for: Duration) -> Self {
         self.set(|settings| zero_or_ttl(absent_for).map(|absent_for| settings.absent_for = Some(absent_for)))
     }
 
-    /// Sets how eagerly a value is loaded again before its TTL is over, by one caller, while the others get the present value:
-    /// a caller loads with a chance of `exp(-left / (load time × beta))`. With 1, a key in demand is loaded again shortly before
-    /// its end; more is earlier, 0 is never.
+    /// Sets how eagerly one caller loads a value before its TTL is over, while the others get the
+    /// present one: with a chance of `exp(-left / (load time × beta))`. At 1, a busy key is loaded
+    /// again shortly before its end; more is earlier, 0 is never.
     pub fn early(self, beta: f64) -> Self {
         self.set(|settings| {
             if !(0.0..=1_000.0).contains(&beta) {
@@ -139,18 +135,17 @@ impl<T> Cache<T> {
         })
     }
 
-    /// Sets how long the lease of a loader outlives its process. While the process lives, the lease is renewed for as long as
-    /// the load takes.
+    /// Sets how long the lease of a loader outlives its process. A live process renews the lease.
     pub fn loader_ttl(self, ttl: Duration) -> Self {
         self.set(|settings| Ttl::new(ttl).map(|ttl| settings.loader_ttl = ttl))
     }
 
-    /// Limits how long a load may take. Past this it is cancelled ([`LoadError::Endless`]), and the next caller loads.
+    /// Limits a load: then it is cancelled ([`LoadError::Endless`]), and the next caller loads.
     pub fn load_within(self, limit: Duration) -> Self {
         self.set(|settings| Ttl::new(limit).map(|limit| settings.load_within = limit))
     }
 
-    /// Replaces the random numbers of the operating system, for tests. `draw` returns numbers above 0 and at most 1.
+    /// Replaces the random numbers, for tests: `draw` returns numbers above 0 and at most 1.
     #[cfg(feature = "testing")]
     pub fn drawing(self, draw: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         self.set(|settings| {
@@ -164,12 +159,11 @@ impl<T> Cache<T> {
         self
     }
 
-    /// Returns the value if there is one: a fresh value, or a stale one that [`stale_for`](Cache::stale_for) allows. Loads
-    /// nothing.
+    /// Returns a value that is fresh, or as stale as [`stale_for`](Cache::stale_for) allows.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] if the store does not answer; [`Error::Unsupported`] if it keeps no values;
-    /// [`Error::Invalid`] for a bad option.
+    /// [`Error::Unreachable`] if the store does not answer; [`Error::Unsupported`] if it keeps no
+    /// values; [`Error::Invalid`] for an invalid option.
     ///
     /// # Cancel safety
     /// Changes nothing; can be dropped at any time.
@@ -177,19 +171,18 @@ impl<T> Cache<T> {
         self.call(key.as_ref(), Wanted::Value, None)?.get().await
     }
 
-    /// Returns the value; loads it if there is none, and keeps it for the TTL. One loader per key runs at a time, in all
-    /// clients of the store. While another caller loads, this call waits for its value; if that loader fails, the next of the
-    /// callers that wait loads.
+    /// Returns the value; loads it if there is none, and keeps it for the TTL. While another caller
+    /// loads, this call waits for its value; if that loader fails, the next waiting caller loads.
     ///
     /// # Errors
-    /// [`LoadError::Failed`] if the loader of this caller failed (a caller does not get the failure of another's loader);
-    /// [`LoadError::Waited`] if others loaded for longer than the [`wait`](Cache::wait); [`LoadError::Endless`] if the
-    /// loader took longer than [`load_within`](Cache::load_within); [`LoadError::Store`] as [`get`](Cache::get). A value
-    /// that was loaded is returned also if it could not be written.
+    /// [`LoadError::Failed`] if this caller's own loader failed; [`LoadError::Waited`] if others
+    /// loaded for longer than the [`wait`](Cache::wait); [`LoadError::Endless`] if the loader took
+    /// longer than [`load_within`](Cache::load_within); [`LoadError::Store`] as
+    /// [`get`](Cache::get). A loaded value is returned even if it could not be written.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it leaves nothing behind. Dropped while its loader runs, the loader is cancelled, and the next
-    /// caller loads at once; so it does if the loader panics.
+    /// If dropped while it waits, it leaves nothing behind. If dropped while its loader runs, or if
+    /// that panics, the loader is cancelled, and the next caller loads at once.
     pub async fn get_or_load<E, F, W>(
         &self,
         key: impl AsRef<[u8]>,
@@ -204,8 +197,8 @@ impl<T> Cache<T> {
         some(call.get_or_load(async || loader().await.map(Some)).await?)
     }
 
-    /// Does as [`get_or_load`](Cache::get_or_load), for a value that may not exist: if the loader returns `None`, the cache
-    /// remembers that for as long as [`absent_for`](Cache::absent_for) says.
+    /// Acts as [`get_or_load`](Cache::get_or_load), for a value that may not exist: the cache
+    /// remembers a loader's `None` for [`absent_for`](Cache::absent_for).
     ///
     /// # Errors
     /// As [`get_or_load`](Cache::get_or_load).
@@ -226,8 +219,7 @@ impl<T> Cache<T> {
         call.get_or_load(async || loader().await).await
     }
 
-    /// Loads the value, also if there is one, and keeps it for the TTL. While another caller loads, this call waits, and
-    /// loads then.
+    /// Loads the value even if there is one, after other loads, and keeps it for the TTL.
     ///
     /// # Errors
     /// As [`get_or_load`](Cache::get_or_load).
@@ -248,13 +240,13 @@ impl<T> Cache<T> {
         some(call.load_in_turn(async || loader().await.map(Some)).await?)
     }
 
-    /// Removes the value. The value of a loader that began before this is not kept either.
+    /// Removes the value. That of a loader that began before is not kept either.
     ///
     /// # Errors
     /// As [`get`](Cache::get).
     ///
     /// # Cancel safety
-    /// Dropped before the answer, the value may or may not have been removed; the call can be repeated.
+    /// If dropped, the removal may or may not have happened; it can be repeated.
     pub async fn invalidate(&self, key: impl AsRef<[u8]>) -> Result<()> {
         let call = self.call(key.as_ref(), Wanted::Value, None)?;
         let client = &self.client;
@@ -296,8 +288,8 @@ impl Cache {
         Cache { client, settings, codec: Codec::bytes() }
     }
 
-    /// Returns the cache for values of a type, which are kept as JSON. A value that cannot be read as that type, because
-    /// another version of the program wrote it, is loaded again.
+    /// Returns the cache for values of a type, stored as JSON. A value that cannot be read as that
+    /// type, because another version of the program wrote it, is loaded again.
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
         Cache { client: self.client, settings: self.settings, codec: Codec::json() }
@@ -308,7 +300,7 @@ fn zero_or_ttl(time: Duration) -> Result<Duration> {
     if time.is_zero() { Ok(time) } else { Ttl::new(time).map(|_| time) }
 }
 
-/// Unwraps a value that a loader which always returns one has loaded.
+/// Unwraps the output of a loader that always returns a value.
 fn some<T, E>(value: Option<T>) -> Result<T, LoadError<E>> {
     value.ok_or_else(|| LoadError::Store(Error::invalid("cached value", "none", "a value was asked for")))
 }
@@ -328,8 +320,7 @@ impl Settings {
     }
 }
 
-/// A random number above 0 and at most 1, evenly distributed. Without random bytes it is 1: values are loaded in time, and
-/// none early.
+/// Returns a random number above 0 and at most 1; without random bytes 1, so no load is early.
 fn random() -> f64 {
     getrandom::u64().map_or(1.0, |random| ((random >> 11) + 1) as f64 / (1u64 << 53) as f64)
 }

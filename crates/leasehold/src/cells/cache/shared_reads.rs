@@ -1,8 +1,7 @@
 //! Coalesced reads: tasks of one client that read one key at the same time share requests.
 //!
-//! A task that comes while a read is in flight does not use the answer to it, which may be older than the call. It waits for
-//! that read to end, and shares the next one with all tasks that came meanwhile: a key that thousands of tasks read at the
-//! same moment is read twice.
+//! The answer to a read in flight may be older than the call, so a task that comes meanwhile waits
+//! for its end, and shares the next read: a key that thousands of tasks read at once is read twice.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,23 +13,22 @@ use crate::clock::{Clock, Deadline};
 use crate::error::Result;
 use crate::sync::{Arc, Mutex, lock};
 
-/// The longest wait for a read in flight to end. A task that reads and is not polled must not block the others.
+/// The longest wait for a read in flight: a task that is not polled must block no other.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(super) struct SharedReads {
     state: Mutex<State>,
-    /// Notified when a read has ended that tasks wait for.
     ended: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// The count of reads that have begun. The number of a read is its place in this count.
+    /// The number of reads that have begun, which is the number of the newest.
     begun: u64,
     in_flight: usize,
     waiting: usize,
-    /// The number of the newest read and its answer; only while tasks wait.
+    /// The newest read and its answer; only while tasks wait.
     newest: Option<(u64, Result<Arc<Snapshot>>)>,
 }
 
@@ -53,7 +51,7 @@ impl SharedReads {
         answer
     }
 
-    /// The right to read; or else the answer that another task shares.
+    /// Returns the right to read, or the answer that another task shares.
     async fn begin(&self, clock: &Clock) -> Result<Reading<'_>, Result<Arc<Snapshot>>> {
         let mut waiting: Option<Waiting<'_>> = None;
         loop {
@@ -112,10 +110,9 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A task that waits for a read in flight to end.
 struct Waiting<'a> {
     reads: &'a SharedReads,
-    /// The count of reads that had begun when it came.
+    /// The number of reads that had begun when it came.
     since: u64,
     until: Deadline,
 }
@@ -143,7 +140,7 @@ mod tests {
         Ok(Snapshot::numbered(answer.await.unwrap()))
     }
 
-    /// A task that comes while another reads may know of something newer than that read.
+    /// The task may know of a value that is newer than that read.
     #[tokio::test(start_paused = true)]
     async fn a_task_does_not_share_a_read_that_began_before_it_came() {
         let (reads, clock) = (SharedReads::default(), Clock::tokio());
@@ -152,7 +149,6 @@ mod tests {
             (channels(), channels(), channels());
         let mut first = Box::pin(reads.read(&clock, answered(read_1)));
         assert!(poll_immediate(&mut first).await.is_none());
-        // Two more come, and share the next read.
         let mut second = Box::pin(reads.read(&clock, answered(read_2)));
         let mut third = Box::pin(reads.read(&clock, answered(read_3)));
         assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());

@@ -1,7 +1,7 @@
-//! What the tasks of one client that want one key share: reads, and one wait for a value or for the right to load it.
+//! The state that a client's tasks for one key share: reads, and the wait for a value or a turn.
 //!
-//! Invariant: a caller is only told of a value that was read or written after the call began. So a value that was
-//! invalidated before a call is not returned by it, also if other tasks are told of that value at the same moment.
+//! Invariant: a caller only gets a value that was read or written after its call began. So no call
+//! returns a value that was invalidated before it.
 
 use std::sync::Weak;
 
@@ -16,13 +16,12 @@ use crate::name::Name;
 use crate::store::registry::{Entry, Registry};
 use crate::sync::{Arc, Mutex, lock};
 
-/// The keys that tasks of a client use at the moment, by the name of their lease.
+/// The keys in use by tasks of a client, by the name of their lease.
 pub(crate) type SingleFlights = Registry<Name, SingleFlight>;
 
-/// A guard of the shared state of one key. The state is forgotten with the last guard.
+/// A guard of the shared state of one key. The last guard removes the state.
 pub(super) type Flight = Entry<Name, SingleFlight>;
 
-/// The shared state of one key.
 #[derive(Default)]
 pub(crate) struct SingleFlight {
     pub(super) reads: SharedReads,
@@ -31,15 +30,15 @@ pub(crate) struct SingleFlight {
 
 #[derive(Default)]
 struct State {
-    /// The count of reads and writes that have begun and that waiting callers may be told of.
+    /// The number of reads and writes that have begun whose value waiting callers may get.
     begun: u64,
-    /// The channel of the [coordinator](super::coordinator), which owns the sender. Dead if no coordinator runs.
+    /// The channel of the [coordinator](super::coordinator), which owns it. Dead if none runs.
     coordinator: Weak<watch::Sender<News>>,
-    /// Alive while a task of this client loads a value again that is still served.
+    /// Alive while a task of this client loads a stale value again.
     refreshing: Weak<Refreshing>,
 }
 
-/// The message of a coordinator to the callers that wait.
+/// The message of a coordinator to the waiting callers.
 #[derive(Default)]
 pub(super) enum News {
     #[default]
@@ -50,15 +49,14 @@ pub(super) enum News {
     Ended(Result<Told>),
 }
 
-/// A value that callers may be told of.
+/// A value for waiting callers.
 #[derive(Clone)]
 pub(super) struct Told {
-    /// Callers that came after the read or the write with this number do not accept it.
+    /// The number of the read or write. Callers that came later do not accept it.
     pub(super) number: u64,
     pub(super) snapshot: Arc<Snapshot>,
 }
 
-/// The end of a wait.
 pub(super) enum Waited {
     Value(Arc<Snapshot>),
     /// There is no value, and the caller has to load it.
@@ -67,15 +65,14 @@ pub(super) enum Waited {
 }
 
 impl SingleFlight {
-    /// Returns whether callers wait for this key to be loaded.
     pub(super) fn is_waited_for(&self) -> bool {
         lock(&self.state).coordinator.strong_count() > 0
     }
 
-    /// Waits for a value, or for the right to load it. `start` is called with the channel of a new coordinator if none runs.
+    /// Waits for a value, or for the right to load it. `start` starts a coordinator if none runs.
     ///
     /// # Cancel safety
-    /// Can be dropped at any time. A coordinator ends when the last caller that waits has gone.
+    /// Can be dropped at any time. A coordinator ends when the last waiting caller has gone.
     pub(super) async fn wait(
         &self,
         clock: &Clock,
@@ -94,7 +91,7 @@ impl SingleFlight {
             if clock.until(until, told).await.is_none() {
                 return Ok(Waited::TimedOut);
             }
-            // Otherwise the coordinator has ended, with a value that is too old for this caller or with its runtime.
+            // Otherwise the coordinator has ended with its runtime, or with an old value.
             if let Some(waited) = waited {
                 return waited;
             }
@@ -113,14 +110,14 @@ impl SingleFlight {
         (receiver, Some(sender))
     }
 
-    /// The number of a read or a write that begins now.
+    /// Returns the number of a read or write that begins now.
     pub(super) fn begin(&self) -> u64 {
         let mut state = lock(&self.state);
         state.begun += 1;
         state.begun
     }
 
-    /// Called by a coordinator without callers: it ends, unless a caller has come meanwhile. Returns whether it ends.
+    /// Ends a coordinator without callers, unless one has come meanwhile. Returns whether it ends.
     pub(super) fn end_if_unused(&self, sender: &watch::Sender<News>) -> bool {
         let mut state = lock(&self.state);
         let is_unused = sender.receiver_count() == 0;
@@ -130,13 +127,13 @@ impl SingleFlight {
         is_unused
     }
 
-    /// The coordinator ends with this. Callers that come from now on start another.
+    /// Ends the coordinator. Later callers start another.
     pub(super) fn end(&self, sender: &watch::Sender<News>, told: Result<Told>) {
         lock(&self.state).coordinator = Weak::new();
         sender.send_replace(News::Ended(told));
     }
 
-    /// The right to load a value again that is still served. One task of this client at a time has it, until it drops it.
+    /// Returns the right to load a stale value again, if no task of this client has it.
     pub(super) fn try_refresh(&self) -> Option<Arc<Refreshing>> {
         let mut state = lock(&self.state);
         let is_free = state.refreshing.strong_count() == 0;
@@ -149,7 +146,7 @@ impl SingleFlight {
 }
 
 impl News {
-    /// Takes what is for a caller that came when `since` reads and writes had begun.
+    /// Takes the part for a caller that came when `since` reads and writes had begun.
     fn accept(&self, since: u64) -> Option<Result<Waited>> {
         match self {
             News::Nothing => None,
@@ -163,7 +160,7 @@ impl News {
 /// See [`SingleFlight::try_refresh`].
 pub(super) struct Refreshing;
 
-/// Tells the coordinator that offered a turn how the load ended. Dropped, it tells that there is no value.
+/// Tells the coordinator how the load ended. A drop means that there is no value.
 pub(super) struct LoadEnd {
     pub(super) flight: Flight,
     pub(super) told: oneshot::Sender<Told>,
@@ -202,7 +199,7 @@ mod tests {
         assert!(poll_immediate(&mut late).await.is_none(), "it began before");
         assert_eq!(sender.receiver_count(), 1);
         drop(sender);
-        // It starts another coordinator.
+        // The caller starts another coordinator.
         assert!(poll_immediate(&mut late).await.is_none());
         let sender = lock(&senders).pop().unwrap();
         assert!(!flight.end_if_unused(&sender));
@@ -221,7 +218,7 @@ mod tests {
         assert!(poll_immediate(&mut first).await.is_none());
         let sender = lock(&senders).pop().unwrap();
         drop(first);
-        // A caller that comes before the coordinator has ended keeps it.
+        // A caller that comes before the coordinator has ended keeps it alive.
         let mut second = Box::pin(flight.wait(&clock, Deadline::FAR, start));
         assert!(poll_immediate(&mut second).await.is_none());
         assert!(!flight.end_if_unused(&sender) && flight.is_waited_for());

@@ -1,33 +1,31 @@
-//! What a store decides that keeps its values as bytes: whether so much may be taken, and what is to be remembered of it.
+//! The rules of the rate limits, for stores that keep their values as bytes.
 //!
-//! A rate limit has a clock of its own. It follows the store's and stands still where that is set back, from what it last wrote
-//! on: `ahead` is by how much it is ahead of the store's since. So nothing is forgotten too early, and nobody is kept out for longer
-//! than a period. Numbers have a fixed width, so that a script finds them without taking all apart; it is the same on a server
-//! (`scripts/rate_*.lua`).
+//! A rate limit has a clock of its own, `ahead_us` ahead of the store's. If the store's clock is
+//! set back, the limit's goes on from the last write. So nothing is forgotten too early, and no
+//! client is refused for longer than a period. Numbers have a fixed width, so that
+//! `scripts/rate_*.lua` find them without parsing the rest.
 
 use std::time::Duration;
 
 use super::limit::{Algorithm, Limit, Taken};
 
-/// What is kept.
 pub(crate) struct There<'a> {
     pub(crate) value: &'a [u8],
-    /// How long it is still there; `None` for one without an end.
+    /// The time until it expires; `None` if it never does.
     pub(crate) left: Option<Duration>,
 }
 
-/// What came of it.
 pub(crate) struct Decided {
     pub(crate) taken: Taken,
-    /// What is to be kept from now on, and for how long; `None` where nothing changes.
+    /// The value to store from now on, and for how long; `None` if nothing changes.
     pub(crate) write: Option<(Vec<u8>, Duration)>,
 }
 
-/// What is kept under the name is something else.
+/// The stored value belongs to something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoLimit;
 
-/// The widths of what is written down.
+/// The widths of the numbers in the stored value.
 const TIME: usize = 16;
 const COUNT: usize = 10;
 
@@ -44,14 +42,14 @@ pub(crate) fn decide(
     }
 }
 
-/// A number, which ends with its window.
+/// Decides by a number that ends with its window.
 fn fixed(limit: &Limit, weight: u32, there: Option<There<'_>>) -> Result<Decided, NoLimit> {
     let period = limit.period();
     let (used, left) = match &there {
         Some(there) => (number(there.value)?, there.left),
         None => (0, Some(period)),
     };
-    // No end is somebody else's mistake; one that is too far off means that the clock was set back.
+    // Another program has removed the expiry, or the clock was set back.
     let is_odd = left.is_none_or(|left| left > period);
     let left = if is_odd { period } else { left.unwrap_or(period) };
     let left_us = micros(left);
@@ -64,13 +62,13 @@ fn fixed(limit: &Limit, weight: u32, there: Option<There<'_>>) -> Result<Decided
     Ok(Decided { taken: limit.taken(true, sum, 0, left_us), write })
 }
 
-/// What was taken when, in groups; a group counts as if all of it were taken with its last.
+/// The takes of one period, in groups. A group counts from its last take.
 struct Log {
     ahead_us: u64,
     used: u64,
-    /// When the first of the last group was taken.
+    /// The time of the first take in the last group.
     since_us: u64,
-    /// When, and how much.
+    /// The time and the weight of each.
     groups: Vec<(u64, u64)>,
 }
 
@@ -145,7 +143,7 @@ impl Log {
     }
 }
 
-/// How long it takes until all that was taken has run off.
+/// Decides by the time until all takes have run off.
 fn gcra(limit: &Limit, weight: u32, there: Option<There<'_>>, clock_us: u64) -> Result<Decided, NoLimit> {
     let [mut ahead_us, last_us, full_ns] = match there {
         Some(there) if there.value.len() == 3 * TIME => {
@@ -172,7 +170,7 @@ fn gcra(limit: &Limit, weight: u32, there: Option<There<'_>>, clock_us: u64) -> 
     })
 }
 
-/// The limit's own time, and whether the store's was set back since it wrote last.
+/// Returns the limit's own time, and whether the store's clock was set back since the last write.
 fn now(clock_us: u64, ahead_us: &mut u64, last_us: u64) -> (u64, bool) {
     let now_us = clock_us + *ahead_us;
     if now_us >= last_us {
@@ -182,7 +180,7 @@ fn now(clock_us: u64, ahead_us: &mut u64, last_us: u64) -> (u64, bool) {
     (last_us, true)
 }
 
-/// At most 16 digits, so that sums of them cannot overflow.
+/// Parses at most 16 digits, so that sums cannot overflow.
 fn number(text: &[u8]) -> Result<u64, NoLimit> {
     if text.is_empty() || text.len() > TIME || !text.iter().all(u8::is_ascii_digit) {
         return Err(NoLimit);

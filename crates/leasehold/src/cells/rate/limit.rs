@@ -1,4 +1,4 @@
-//! `Limit`: how much of what in which time; and `Taken`, what a store answers.
+//! `Limit`: an amount per period, and `Taken`: the answer of a store.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use crate::cells::store::Key;
 use crate::error::{Error, Result, Short};
 use crate::ttl::Ttl;
 
-/// So much in such a time, by such a rule.
+/// An amount per period, counted by an [`Algorithm`].
 ///
 /// Invariants, checked once, here:
 /// - `max` and a burst are at least 1;
 /// - the period is whole milliseconds, at least 10 ms and at most 366 days;
-/// - of GCRA, a whole burst has run off within 100 days.
+/// - with GCRA, a whole burst runs off within 100 days.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,49 +30,48 @@ pub struct Limit {
     period: Ttl,
 }
 
-/// By which rule takes are counted. `docs/rates.md` puts them side by side.
+/// The algorithm that counts takes. `docs/rates.md` compares them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// A number that starts anew with each window; a window begins with the first take after the last one ended. The cheapest,
-    /// and the one that lets through twice its maximum around the end of a window.
+    /// A count that starts from zero in each window. A window begins with the first take after the
+    /// last one ended. The cheapest; allows twice the maximum around the end of a window.
     FixedWindow,
-    /// What was taken in the period before now: at most the maximum, wherever the period begins.
+    /// At most the maximum in any period.
     #[default]
     SlidingWindow,
-    /// Evenly: one each period / maximum, and at most `burst` at once. In any period at most the maximum + `burst` − 1.
+    /// At most `burst` at once, one per period / maximum, and maximum + `burst` − 1 in any period.
     Gcra {
-        /// How many may come at once; 1 is the strictest.
+        /// The most takes at once; 1 is the strictest.
         burst: u32,
     },
 }
 
-/// What came of an attempt.
+/// The result of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "it may have been refused"]
 pub struct Taken {
-    /// Whether it was taken. What was refused has used nothing.
+    /// Set if the take was allowed. A refused take uses nothing.
     pub allowed: bool,
-    /// How much more could be taken at this moment.
+    /// The amount that could still be taken now.
     pub remaining: u32,
-    /// When the same may be taken if nobody else takes anything meanwhile; zero where it was.
+    /// The time until the same take is allowed, without other takes; zero if it was allowed.
     pub retry_after: Duration,
-    /// When all of it may be taken again if nobody takes anything meanwhile.
+    /// The time until the whole limit is free, without other takes.
     pub reset_after: Duration,
 }
 
-/// So long at the most does a burst run off. Numbers of a server's scripts have 53 bits.
+/// The longest time in which a burst runs off. Numbers in a server's scripts have 53 bits.
 const RUN_OFF_NS_MAX: u64 = 100 * 24 * 3_600 * 1_000_000_000;
 
-/// Above this, takes that are close to each other are remembered as one.
+/// Above this maximum, takes close to each other are stored as one.
 const APART_MAX: u32 = 100;
 
 impl Limit {
-    /// Checks it.
+    /// Checks the limit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a maximum or a burst of 0, and for a period that is shorter than 10 ms or longer than 366
-    /// days.
+    /// [`Error::Invalid`] if an invariant of the type does not hold.
     pub fn new(algorithm: Algorithm, max: u32, period: Duration) -> Result<Self> {
         if max == 0 {
             return Err(Error::invalid(
@@ -99,22 +98,22 @@ impl Limit {
         Ok(limit)
     }
 
-    /// By which rule.
+    /// Returns the algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// How much in a period.
+    /// Returns the amount per period.
     pub fn max(&self) -> u32 {
         self.max
     }
 
-    /// In which time.
+    /// Returns the period.
     pub fn period(&self) -> Duration {
         self.period.as_duration()
     }
 
-    /// The most that may be taken at once.
+    /// Returns the most that one take may ask for.
     pub fn most(&self) -> u32 {
         match self.algorithm {
             Algorithm::Gcra { burst } => burst,
@@ -122,10 +121,10 @@ impl Limit {
         }
     }
 
-    /// Whether so much can be taken at all.
+    /// Checks that the limit can ever allow this weight.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for nothing, and for more than there ever is at once.
+    /// [`Error::Invalid`] for 0, and for more than [`most`](Limit::most).
     pub fn check(&self, weight: u32) -> Result<()> {
         let invalid = |why: String| Err(Error::invalid("weight for a rate limit", weight.to_string(), why));
         match self.algorithm {
@@ -140,8 +139,8 @@ impl Limit {
         }
     }
 
-    /// Where a store keeps what was taken: by name, rule and period. So limits that differ in one of these count apart, and
-    /// what is there is always to be read in one way.
+    /// Returns where a store keeps the takes: the key, the algorithm and the period. Limits that
+    /// differ in one of these count apart, and the stored format is always known.
     pub fn place(&self, key: &Key) -> String {
         let rule = match self.algorithm {
             Algorithm::FixedWindow => "fixed",
@@ -155,19 +154,19 @@ impl Limit {
         self.period.as_ms() * 1_000
     }
 
-    /// Of a sliding window: how long after the first of them takes are remembered together, as if all were the last. So that what is
-    /// remembered stays small, and nothing is forgotten too early.
+    /// The length of a group of a sliding window, whose takes are stored together as if all were
+    /// the last. So the value stays small, and nothing is forgotten too early.
     pub(crate) fn apart_us(&self) -> u64 {
         if self.max <= APART_MAX { 0 } else { self.period_us() / u64::from(APART_MAX) }
     }
 
-    /// Of GCRA: how long it takes until so much has run off. That of one is rounded up, so that they add up.
+    /// The time in which this weight runs off, with GCRA: a multiple of that of one, rounded up.
     pub(crate) fn cost_ns(&self, weight: u32) -> u64 {
         let one = (self.period_us() * 1_000).div_ceil(u64::from(self.max));
         one.saturating_mul(u64::from(weight))
     }
 
-    /// From what a store found: `used` is how much is used now, or, of GCRA, how long it takes until all has run off, in ns.
+    /// Builds the answer. `used` is the amount in use; with GCRA, the ns until all has run off.
     pub(crate) fn taken(&self, allowed: bool, used: u64, retry_us: u64, reset_us: u64) -> Taken {
         let remaining = match self.algorithm {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => u64::from(self.max).saturating_sub(used),

@@ -1,7 +1,7 @@
 //! The queue of a client's tasks that wait for one limit, and the background task that serves it.
 //!
-//! The background task asks the store for the first in the queue, then for the next. It runs as long as the queue has entries.
-//! No waiter asks the store itself: a future that is kept and not polled would block all behind it.
+//! The background task asks the store for the first in the queue, then for the next, and ends with
+//! the queue. No waiter asks itself: a future that is kept unpolled would block all behind it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,28 +16,26 @@ use crate::error::{Error, Result};
 use crate::locks::Client;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
 
-/// All queues of a client.
 #[derive(Default)]
 pub(crate) struct Lines {
-    /// By where the limit is kept.
+    /// By [`Limit::place`].
     lines: Mutex<HashMap<String, Line>>,
-    /// Numbers the places of all queues, so that a place of a queue that was forgotten is never taken for one of its
-    /// successor.
+    /// The next number of a waiter in any queue: a forgotten queue shares none with its successor.
     arrivals: AtomicU64,
 }
 
 /// Invariants:
 /// - it is in the table exactly as long as a task serves it;
-/// - the waiter that is being served is not in the queue any more.
+/// - the waiter that is being served is not in it any more.
 #[derive(Default)]
 struct Line {
     /// By order of arrival.
     waiters: BTreeMap<u64, Waiter>,
-    /// What the store last said to the waiter being served: when to come again, and when all is to be had.
+    /// The last answer to the waiter being served: when to retry, and when all is free.
     told: Option<(Deadline, Deadline)>,
 }
 
-/// What the background task asks for, and where the answer goes.
+/// The request of a waiter, and the channel for its answer.
 pub(super) struct Waiter {
     key: Key,
     limit: Limit,
@@ -46,7 +44,7 @@ pub(super) struct Waiter {
     answer: oneshot::Sender<Result<Taken>>,
 }
 
-/// A place in a queue. Dropped, it is free at once.
+/// A place in a queue, which a drop frees at once.
 pub(super) struct Stand<'a> {
     lines: &'a Lines,
     place: String,
@@ -79,7 +77,7 @@ impl Lines {
         Stand { lines: self, place, number, answer }
     }
 
-    /// Takes the first waiter out of the queue; without one, the queue is forgotten.
+    /// Takes the first waiter out of the queue; forgets an empty queue.
     fn next(&self, place: &str) -> Option<Waiter> {
         let mut lines = lock(&self.lines);
         let next = lines.get_mut(place)?.waiters.pop_first();
@@ -97,7 +95,7 @@ impl Lines {
 }
 
 impl Stand<'_> {
-    /// What came of it; the task that serves the queue sees to the deadline once it is this one's turn.
+    /// Waits for the answer. In this waiter's turn, the serving task keeps the deadline.
     pub(super) async fn answer(&mut self) -> Result<Taken> {
         (&mut self.answer).await.unwrap_or_else(|_| {
             let (what, why) = ("task that waits for a rate limit", "its runtime has ended".to_owned());
@@ -105,7 +103,7 @@ impl Stand<'_> {
         })
     }
 
-    /// Leaves the queue, refused. `None` once it is being served: then there is an answer soon.
+    /// Leaves the queue, refused; `None` if the waiter is being served and the answer comes soon.
     pub(super) fn leave(&self, now: Deadline) -> Option<Taken> {
         let mut lines = lock(&self.lines.lines);
         let line = lines.get_mut(&self.place)?;
@@ -119,17 +117,17 @@ impl Stand<'_> {
 
 impl Drop for Stand<'_> {
     fn drop(&mut self) {
-        // Dropped after the lock: its sender wakes whoever listens.
+        // Dropped after the lock: its sender wakes the receiver.
         let _waiter =
             lock(&self.lines.lines).get_mut(&self.place).and_then(|line| line.waiters.remove(&self.number));
     }
 }
 
-/// A queue that a task serves. Where the task is dropped with its runtime, the waiters that are left hear of it.
+/// A queue that a task serves. If its runtime drops the task, the rest of the waiters get an error.
 struct Served {
     client: Arc<Client>,
     place: String,
-    /// The queue is forgotten, and there may be a new one at that place, with a task of its own.
+    /// Set once the queue is forgotten: there may be a new one at that place, with its own task.
     is_over: bool,
 }
 
@@ -152,7 +150,7 @@ async fn serve(mut served: Served) {
     served.is_over = true;
 }
 
-/// Asks until the limit lets it through, its time is over, or its future was dropped (`None`).
+/// Asks until the limit allows the take, its time is over, or its future was dropped (`None`).
 async fn ask(client: &Client, place: &str, waiter: &mut Waiter) -> Result<Option<Taken>> {
     let clock = client.clock();
     let store = client.cells(super::WHAT)?;

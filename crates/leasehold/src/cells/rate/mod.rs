@@ -1,4 +1,4 @@
-//! `RateLimit`: so much in such a time, for all who use the name.
+//! `RateLimit`: an amount per period, for all clients that use the name.
 
 pub(crate) mod decide;
 pub(crate) mod limit;
@@ -19,14 +19,13 @@ use crate::sync::Arc;
 
 pub use limit::{Algorithm, Limit, Taken};
 
-/// What a store is asked for, in errors.
+/// The name of the feature, for errors.
 const WHAT: &str = "a rate limit";
 
-/// The most by which one who waits comes later than it was told, so that not all come at once.
+/// The most that a waiter adds to its wait, so that not all retry at once.
 const SPREAD_MAX: Duration = Duration::from_millis(250);
 
-/// So much in such a time, for all who use the name, on whichever machine: decided in the store in one step, by the store's
-/// clock.
+/// An amount per period, for all clients of a name. The store decides in one step, by its clock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -42,21 +41,21 @@ const SPREAD_MAX: Duration = Duration::from_millis(250);
 /// # Ok(()) }
 /// ```
 ///
-/// **Which rule.** [A window that slides](RateLimit::sliding_window) if nothing is said: in no period, wherever it begins, is more
-/// taken than the maximum. [`fixed_window`](RateLimit::fixed_window) is cheaper and lets through twice as much around the end of a
-/// window; [`gcra`](RateLimit::gcra) spreads what it lets through.
+/// **Algorithm.** [`sliding_window`](RateLimit::sliding_window) by default; see [`Algorithm`].
+/// [`gcra`](RateLimit::gcra) spaces takes evenly.
 ///
-/// **Whose limit.** What is counted belongs to the name, the rule and the period together: limits that differ in one of these count
-/// apart. A maximum or a burst may differ, as while a new one is rolled out: each attempt is judged by its own, against what all
-/// have taken. What was taken under a higher one stays taken.
+/// **Scope.** The name, the algorithm and the period identify what is counted. A maximum or a burst
+/// may differ, as while a new one is rolled out: each take is judged by its own, against what all
+/// clients have taken. What was taken under a higher maximum stays taken.
 ///
-/// **Whose time.** The store's, never a client's. Should the store's clock be set back, the time that a limit counts stands still
-/// until it goes on: nothing is let through for it, and nobody waits more than another period. Set forward, time has passed.
+/// **Time.** If the store's clock is set back, the limit's time goes on from its last write: that
+/// allows no take, and no client waits for more than another period. If the clock is set forward,
+/// time has passed.
 ///
-/// **What is left.** Nothing: what is kept of a limit ends by itself when it does not matter any more, a period after the last
-/// take at the latest. What was refused uses nothing.
+/// **Storage.** The stored value expires by itself, a period after the last take at the latest.
 ///
-/// A take is not idempotent: one whose answer was lost may have counted. So a limit may let through less than it could, never more.
+/// A take is not idempotent: an unanswered one may have counted. So a limit may allow less, never
+/// more.
 #[derive(Clone)]
 #[must_use = "a rate limit does nothing until something is taken"]
 pub struct RateLimit {
@@ -73,77 +72,76 @@ impl RateLimit {
         RateLimit { client, name, max, period, algorithm }
     }
 
-    /// How much in a [period](RateLimit::per). It has to be said.
+    /// Sets the amount per [period](RateLimit::per). It is required.
     pub fn max(mut self, max: u32) -> Self {
         self.max = max;
         self
     }
 
-    /// In which time. It has to be said; whole milliseconds, from 10 ms to 366 days.
+    /// Sets the period. It is required; whole milliseconds, from 10 ms to 366 days.
     pub fn per(mut self, period: Duration) -> Self {
         self.period = period;
         self
     }
 
-    /// By this rule.
+    /// Sets the algorithm.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
         self
     }
 
-    /// A number that starts anew with each window: [`Algorithm::FixedWindow`].
+    /// Counts in windows: [`Algorithm::FixedWindow`].
     pub fn fixed_window(self) -> Self {
         self.algorithm(Algorithm::FixedWindow)
     }
 
-    /// At most the maximum in any period, as it is if nothing is said: [`Algorithm::SlidingWindow`].
+    /// Allows at most the maximum in any period, the default: [`Algorithm::SlidingWindow`].
     pub fn sliding_window(self) -> Self {
         self.algorithm(Algorithm::SlidingWindow)
     }
 
-    /// Evenly, with so many at once at most: [`Algorithm::Gcra`].
+    /// Spaces takes evenly, with at most this burst: [`Algorithm::Gcra`].
     pub fn gcra(self, burst: u32) -> Self {
         self.algorithm(Algorithm::Gcra { burst })
     }
 
-    /// Takes so much if it may be had now. Whoever [waits](RateLimit::wait) may be passed by it.
+    /// Takes this weight if the limit allows it now, even if tasks [wait](RateLimit::wait).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a limit without a maximum or a period, and for a weight that is never to be had;
-    /// [`Error::Unsupported`] where the store keeps no values; [`Error::Unreachable`] where it does not answer: it may have been
-    /// taken then.
+    /// [`Error::Invalid`] for a limit without a maximum or a period, and for a weight that it never
+    /// allows; [`Error::Unsupported`] if the store keeps no values; [`Error::Unreachable`] if it
+    /// does not answer: the take may have counted then.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it may have been taken; nothing else stays behind.
+    /// If dropped, the take may have counted; nothing else is left behind.
     pub async fn take(&self, weight: u32) -> Result<Taken> {
         let (key, limit) = self.checked(weight)?;
         self.client.in_time(self.client.open_cells(WHAT)?.take(&key, &limit, weight)).await
     }
 
-    /// Waits until so much may be had, however long that takes, and takes it.
+    /// Waits without a time limit until the limit allows this weight, and takes it.
     ///
-    /// Tasks of one client that wait for the same limit are served in their order of arrival, heavy ones as well as light ones. A
-    /// background task asks the store for the first of them: when it was told that there may be something, and a little later by
-    /// chance, more so the more often it was refused. So a future that is kept and not polled blocks no other: in its turn
-    /// it is taken for. Between clients there is no order; whoever asks for much may go short beside
-    /// others who ask for little.
+    /// Waiting tasks of one client are served in their order of arrival, not by weight. A
+    /// background task asks the store for the first of them at the time that the store has told,
+    /// plus a random delay that grows with each refusal. A future that is kept and not polled
+    /// blocks no other: the task takes for it in its turn. Between clients there is no order: a
+    /// client that needs a large weight may starve beside clients that need small ones.
     ///
     /// # Errors
-    /// As [`take`](RateLimit::take), without trying again; [`Error::Closed`] when the client is closed.
+    /// As [`take`](RateLimit::take), without a retry; [`Error::Closed`] when the client is closed.
     ///
     /// # Cancel safety
-    /// As [`take`](RateLimit::take): nothing is taken while it waits, and its place among the tasks of this client is free at once.
+    /// As [`take`](RateLimit::take). The place in the queue is free at once.
     pub async fn wait(&self, weight: u32) -> Result<()> {
         self.wait_until(weight, Deadline::FAR).await.map(drop)
     }
 
-    /// The same, at most so long. Where it cannot be had in that time it is not waited for: it says so at once.
+    /// Waits for at most `time`. Refuses at once if the limit cannot allow the weight in that time.
     ///
-    /// Behind other tasks of this client it is refused when its time is over; `retry_after` is then what the first of them was
-    /// told.
+    /// Behind other tasks it is refused after `time`, with the `retry_after` of the first of them.
     ///
     /// # Errors
-    /// As [`wait`](RateLimit::wait). To be refused is none.
+    /// As [`wait`](RateLimit::wait). A refusal is not an error.
     ///
     /// # Cancel safety
     /// As [`wait`](RateLimit::wait).
@@ -174,7 +172,7 @@ impl RateLimit {
     }
 }
 
-/// By chance, up to a tenth of what it has to wait in any case, and twice as much with each time that others were faster.
+/// Returns a random delay of up to a tenth of the wait, plus a part that doubles with each refusal.
 fn spread(retry_after: Duration, refused: u32) -> Duration {
     let most = retry_after / 10 + Duration::from_millis(1) * 2_u32.pow(refused.min(8));
     jitter(Duration::ZERO, most.min(SPREAD_MAX))
