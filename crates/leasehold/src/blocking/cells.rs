@@ -1,4 +1,4 @@
-//! What needs no lock, in the blocking API: values, counters, scripts, rate limits and caches.
+//! The blocking types that need no lock: values, counters, scripts, rate limits and caches.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ mirror! {
         fn ttl(self, time: Duration) -> Self;
         /// Sets how often an [`update`](Cell::update) is tried.
         fn tries(self, tries: u32) -> Self;
-        /// Sets how long the fence of [`set_fenced`](Cell::set_fenced) is remembered after the value is gone.
+        /// Sets how long the fence of [`set_fenced`](Cell::set_fenced) outlives the value.
         fn fence_kept_for(self, time: Duration) -> Self;
         /// Returns the value, if there is one.
         async fn get(&self) -> Result<Option<T>>;
@@ -94,34 +94,34 @@ mirror! {
         fn arg(self, arg: impl Into<Arg>) -> Self;
     }
 
-    /// A limit of so much per period, for all clients that use the name. See [`crate::RateLimit`].
+    /// An amount per period, for all clients that use the name. See [`crate::RateLimit`].
     #[derive(Clone)]
     #[must_use = "a rate limit does nothing until something is taken"]
     struct RateLimit(crate::RateLimit) {
-        /// Sets how much a [period](RateLimit::per) allows. It is required.
+        /// Sets the amount per [period](RateLimit::per). It is required.
         fn max(self, max: u32) -> Self;
         /// Sets the period. It is required.
         fn per(self, period: Duration) -> Self;
         /// Sets the algorithm.
         fn algorithm(self, algorithm: Algorithm) -> Self;
-        /// Counts in windows, each of which starts from zero.
+        /// Counts in windows.
         fn fixed_window(self) -> Self;
-        /// Allows at most the maximum in any period, which is the default.
+        /// Allows at most the maximum in any period, the default.
         fn sliding_window(self) -> Self;
-        /// Spaces takes evenly, with a burst of at most this many.
+        /// Spaces takes evenly, with at most this burst.
         fn gcra(self, burst: u32) -> Self;
-        /// Takes this much if the limit allows it now.
+        /// Takes this weight if the limit allows it now.
         async fn take(&self, weight: u32) -> Result<Taken>;
-        /// Waits until the limit allows this much, and takes it.
+        /// Waits until the limit allows this weight, and takes it.
         async fn wait(&self, weight: u32) -> Result<()>;
-        /// Waits until the limit allows this much, at most this long, and takes it.
+        /// Waits at most this long until the limit allows this weight, and takes it.
         async fn wait_for(&self, weight: u32, time: Duration) -> Result<Taken>;
     }
 
     /// Values that one caller loads for all others. See [`crate::Cache`].
     ///
-    /// A loader runs on the calling thread, and cannot be cancelled: past
-    /// [`load_within`](Cache::load_within) the next caller loads, but the call waits for its loader to end.
+    /// A loader runs on the calling thread, uncancelled: past [`load_within`](Cache::load_within)
+    /// the next caller loads, but this call still waits for its loader.
     #[derive(Clone)]
     #[must_use = "a cache does nothing until it is asked for something"]
     struct Cache<T = Vec<u8>>(crate::Cache) {
@@ -145,7 +145,7 @@ mirror! {
 }
 
 impl Cells {
-    /// Returns the cell with this name, whose value is kept as JSON. See [`crate::Cells::cell`].
+    /// Returns the cell with this name, stored as JSON. See [`crate::Cells::cell`].
     #[cfg(feature = "json")]
     pub fn cell<T: serde::Serialize + serde::de::DeserializeOwned>(&self, name: impl IntoName) -> Cell<T> {
         Cell { inner: self.inner.cell(name), engine: self.engine.clone() }
@@ -153,8 +153,7 @@ impl Cells {
 }
 
 impl<T: Send> Cell<T> {
-    /// Reads the value, computes the next one and writes that; repeats if there was a write in between. See
-    /// [`crate::Cell::update`].
+    /// Reads, computes and writes the value, repeatedly if needed. See [`crate::Cell::update`].
     pub fn update<R: Into<Next<T>>>(&self, next: impl FnMut(Option<T>) -> R + Send) -> Result<Updated<T>> {
         self.engine.block_on(self.inner.update(next))?
     }
@@ -167,7 +166,7 @@ impl<T> Clone for Cell<T> {
 }
 
 impl Call {
-    /// Runs the script on the server, and returns its answer. See [`crate::cells::script::Call::run`].
+    /// Runs the script, and returns its answer. See [`crate::cells::script::Call::run`].
     pub fn run<R: FromAnswer>(&self) -> Result<R> {
         self.engine.block_on(self.inner.run())?
     }
@@ -175,7 +174,7 @@ impl Call {
 
 #[cfg(feature = "json")]
 impl Cache {
-    /// Returns the cache for values of a type, which are kept as JSON. See [`crate::Cache::json`].
+    /// Returns the cache for values stored as JSON. See [`crate::Cache::json`].
     pub fn json<T: serde::Serialize + serde::de::DeserializeOwned>(self) -> Cache<T> {
         Cache { inner: self.inner.json(), engine: self.engine }
     }
@@ -192,8 +191,7 @@ impl<T> Cache<T> {
         self.engine.block_on(self.inner.get_or_load(key, ttl, || async { loader() }))?
     }
 
-    /// Returns the value, which may not exist; loads it if neither the value nor its absence is known. See
-    /// [`crate::Cache::find_or_load`].
+    /// Returns the value, if it exists; loads it if needed. See [`crate::Cache::find_or_load`].
     pub fn find_or_load<E>(
         &self,
         key: impl AsRef<[u8]>,
@@ -203,7 +201,7 @@ impl<T> Cache<T> {
         self.engine.block_on(self.inner.find_or_load(key, ttl, || async { loader() }))?
     }
 
-    /// Loads the value, also if there is one. See [`crate::Cache::refresh`].
+    /// Loads the value even if there is one. See [`crate::Cache::refresh`].
     pub fn refresh<E>(
         &self,
         key: impl AsRef<[u8]>,

@@ -1,4 +1,4 @@
-//! The background thread of a client whose callers are not async, and how they wait.
+//! The background thread of a blocking client, and the wait of its callers.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::task::coop;
 use crate::cleanup::Cleanup;
 use crate::error::{Error, Result};
 
-/// The background thread of a client. It ends with the last handle and lease of the client, after what they
-/// dropped has been given back.
+/// The background thread of a client. It ends with the client's last handle and lease, after their
+/// releases.
 pub(super) struct Engine {
     runtime: Handle,
     pub(super) cleanup: Option<Cleanup>,
-    /// Sending or dropping it ends the thread.
+    /// A message, or a drop, ends the thread.
     stop: Option<oneshot::Sender<Cleanup>>,
 }
 
@@ -41,7 +41,7 @@ impl Engine {
         Ok(Engine { runtime: handle, cleanup: None, stop: Some(stop) })
     }
 
-    /// Runs a future to its end on the calling thread, while the background thread drives timers and sockets.
+    /// Runs a future on the calling thread, while the background thread drives timers and sockets.
     pub(super) fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
         if is_inside_runtime() {
             return Err(Error::InsideRuntime);
@@ -75,11 +75,11 @@ impl Wake for Unpark {
     }
 }
 
-/// Whether this thread is polling a task of a tokio runtime.
+/// Returns whether this thread is polling a task of a tokio runtime.
 ///
-/// A thread of `spawn_blocking` has a runtime handle too, but may block. What tells them apart without a panic is
-/// tokio's cooperative budget: it is limited while a task is polled, and only then. Asking for more than there can
-/// be shows it; the guards give back what was taken.
+/// A `spawn_blocking` thread has a runtime handle too, but may block. Only while a task is polled
+/// is tokio's cooperative budget limited, and this can be tested without a panic: by asking for
+/// more than the budget can hold. The guards give back what was taken.
 fn is_inside_runtime() -> bool {
     if Handle::try_current().is_err() {
         return false;
@@ -94,7 +94,7 @@ fn is_inside_runtime() -> bool {
         }
     }
     let limited = taken.len() <= usize::from(u8::MAX);
-    // Each guard puts back the budget it found, so the first must be the last to go.
+    // Each guard restores the budget it found, so the first is dropped last.
     while taken.pop().is_some() {}
     limited
 }

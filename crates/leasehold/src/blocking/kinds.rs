@@ -1,7 +1,6 @@
 //! The lock types of the blocking API.
 //!
-//! The methods that several lock types have in common (their options, `run`, `run_or_rollback`) are declared in `src/kinds`, for
-//! both APIs at once.
+//! `src/kinds` declares the methods of several lock types (options, `run`), for both APIs.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ mirror! {
         async fn try_lock(&self) -> Result<Option<Lease>>;
         /// Waits for the lock and acquires it on a lease that outlives this process.
         async fn lock_detached(&self) -> Result<Detached>;
-        /// Acquires the lock on a lease that outlives this process, if it is free; returns `None` if it is not.
+        /// Acquires the lock on such a lease if it is free; returns `None` if it is not.
         async fn try_lock_detached(&self) -> Result<Option<Detached>>;
     }
 
@@ -33,7 +32,7 @@ mirror! {
     struct RwLock(crate::RwLock) {
         /// Waits until no writer holds the lock or waits ahead, and acquires it as a reader.
         async fn read(&self) -> Result<Lease>;
-        /// Acquires the lock as a reader if no writer holds it or waits for it; returns `None` if one does.
+        /// Acquires the lock as a reader; returns `None` if a writer holds it or waits for it.
         async fn try_read(&self) -> Result<Option<Lease>>;
         /// Waits until the lock has no holder, and acquires it as the writer.
         async fn write(&self) -> Result<Lease>;
@@ -41,8 +40,7 @@ mirror! {
         async fn try_write(&self) -> Result<Option<Lease>>;
     }
 
-    /// A number of permits that holders share. See [`crate::Semaphore`], also for clients that differ in the
-    /// limit.
+    /// A number of permits that holders share. See [`crate::Semaphore`].
     #[derive(Clone)]
     #[must_use = "no permit is acquired before `acquire` or `try_acquire` is called"]
     struct Semaphore(crate::Semaphore) {
@@ -70,18 +68,18 @@ mirror! {
         async fn try_lock(&self) -> Result<Option<Lease>>;
     }
 
-    /// An owner that may acquire again a lock that it holds already. See [`crate::Scope`].
+    /// An owner that may acquire a lock again that it holds. See [`crate::Scope`].
     #[derive(Clone)]
     struct Scope(crate::Scope) {
         /// Returns a lock that this owner may acquire many times, while all others wait.
         fn mutex(&self, name: impl IntoName) -> ReentrantMutex;
     }
 
-    /// A lock that one owner at a time holds, as many times as it likes. See [`crate::ReentrantMutex`].
+    /// A lock that one owner at a time holds, any number of times. See [`crate::ReentrantMutex`].
     #[derive(Clone)]
     #[must_use = "a lock is not acquired before `lock` or `try_lock` is called"]
     struct ReentrantMutex(crate::ReentrantMutex) {
-        /// Acquires the lock once more if this owner holds it; waits for it and acquires it if not.
+        /// Waits for the lock and acquires it; at once if this owner holds it already.
         async fn lock(&self) -> Result<CountedLease>;
         /// Acquires the lock if that needs no wait; returns `None` if it does.
         async fn try_lock(&self) -> Result<Option<CountedLease>>;
@@ -117,7 +115,7 @@ mirror! {
 
     /// The changes of leader. See [`crate::Changes`].
     struct Changes(crate::Changes) {
-        /// Returns the leader at once on the first call; later calls wait until the leader or its term changes.
+        /// Returns the leader: at once on the first call, later after a change of leader or term.
         #[allow(clippy::should_implement_trait)]
         async fn next(&mut self) -> Result<Option<Leader>>;
     }
@@ -144,10 +142,8 @@ mirror! {
 }
 
 impl Once {
-    /// Runs the work on this thread; returns `None` if this period has a run already.
-    ///
-    /// Work that is not async cannot be cancelled: long work checks [`Proof::is_valid`] before each step that
-    /// matters.
+    /// Runs the work on this thread; returns `None` if this period has a run already. Long work
+    /// checks [`Proof::is_valid`], as in [`Lease::run`].
     pub fn run<T>(&self, work: impl FnOnce(&Proof) -> T) -> Result<Option<T>> {
         let Some(turn) = self.take()? else { return Ok(None) };
         let output = work(&turn);

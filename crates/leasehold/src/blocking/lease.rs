@@ -28,7 +28,7 @@ mirror! {
         async fn release(self) -> Result<()>;
     }
 
-    /// A lease that is not renewed and outlives its process. Dropping it does not release the lock. See
+    /// A lease that is not renewed and outlives its process. A drop does not release it. See
     /// [`crate::Detached`].
     #[must_use = "the lock stays taken until its TTL is over: keep the token, or release it"]
     struct Detached(crate::Detached) {
@@ -48,8 +48,7 @@ mirror! {
         async fn release(self) -> Result<()>;
     }
 
-    /// One of the leases by which an owner holds a re-entrant lock. It has every method of a [`Proof`]. See
-    /// [`crate::CountedLease`].
+    /// A lease on a re-entrant lock, with every method of a [`Proof`]. See [`crate::CountedLease`].
     #[must_use = "the lock is released as soon as the lease is dropped"]
     struct CountedLease(crate::CountedLease) {
         /// Returns a proof, for other threads to watch.
@@ -94,8 +93,7 @@ impl Lease {
         self.engine.block_on(clock.until(clock.now().plus(timeout), self.inner.lost()))
     }
 
-    /// Tries to turn a reader's lease into a writer's, without a gap and without waiting. See
-    /// [`crate::Lease::upgrade`].
+    /// Turns a reader's lease into a writer's, if it needs no wait. See [`crate::Lease::upgrade`].
     pub fn upgrade(self) -> Result<Upgrade> {
         let engine = self.engine;
         Ok(match engine.block_on(self.inner.upgrade())?? {
@@ -104,18 +102,18 @@ impl Lease {
         })
     }
 
-    /// Runs the work on this thread, and releases the lock. Work that is not async cannot be cancelled: long
-    /// work checks [`Proof::is_valid`] before each step that matters.
+    /// Runs the work on this thread, and releases the lock. Only async work can be cancelled, so
+    /// long work checks [`Proof::is_valid`] before each step that matters.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lease was lost while the work ran: roll back. A release that gets no answer is no
-    /// error here: the work was protected to its end.
+    /// [`Error::Lost`] if the lease was lost while the work ran: roll back. An unanswered release
+    /// is no error here: the work was protected to its end.
     pub fn run<T>(self, work: impl FnOnce(&Proof) -> T) -> Result<T> {
         self.run_or_rollback(work, |_| ())
     }
 
-    /// Like [`run`](Lease::run), and calls `rollback` before it returns the error if the lease was lost. See
-    /// [`crate::Lease::run_or_rollback`].
+    /// Acts as [`run`](Lease::run), and calls `rollback` before it returns the error of a lost
+    /// lease. See [`crate::Lease::run_or_rollback`].
     ///
     /// # Errors
     /// As [`run`](Lease::run).
@@ -144,6 +142,6 @@ impl Lease {
 pub enum Upgrade {
     /// The writer's lease, with a new fence.
     Granted(Lease),
-    /// There are other holders: this is the reader's lease, unchanged.
+    /// The reader's lease, unchanged, because there are other holders.
     Refused(Lease),
 }

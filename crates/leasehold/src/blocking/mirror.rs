@@ -1,11 +1,10 @@
-//! `mirror!`: declares a blocking type by the methods that it takes over from its async type.
+//! `mirror!`: the declaration of a blocking type by the methods of its async type.
 
 use std::sync::Arc;
 
 use super::engine::Engine;
 
-/// Declares blocking types, and those of their methods that do nothing but call the async method of the same
-/// name.
+/// Declares blocking types, with the methods that only call the async method of the same name.
 ///
 /// ```text
 /// mirror! {
@@ -20,10 +19,10 @@ use super::engine::Engine;
 /// }
 /// ```
 ///
-/// A signature is that of the async method, except that types of the async API in the result (also in an
-/// `Option`) become types of the blocking API. An `async fn` blocks the calling thread until the async method
-/// ends, and fails with `Error::InsideRuntime` inside a runtime. The documentation of each method gets a link
-/// to the async method. `Debug` shows the async type. Methods that do more are written by hand in an `impl` below the table.
+/// A signature is that of the async method, but async types in the result (also in an `Option`)
+/// become blocking types. An `async fn` blocks the calling thread, and fails with
+/// `Error::InsideRuntime` inside a runtime. The docs of each method link to the async method.
+/// `Debug` shows the async type. Methods that do more are written in an `impl` below the table.
 macro_rules! mirror {
     (
         $(#[$attr:meta])*
@@ -32,8 +31,8 @@ macro_rules! mirror {
     ) => {
         $(#[$attr])*
         pub struct $name $(<$t $(= $default)?>)? {
-            // `inner` is dropped before the engine: the engine stops with its last user, and runs what the
-            // drop of `inner` leaves to the background.
+            // `inner` is dropped first: the engine stops with its last user, and runs what the drop
+            // of `inner` leaves to the background.
             pub(crate) inner: $($path)::+ $(<$t>)?,
             engine: ::std::sync::Arc<$crate::blocking::engine::Engine>,
         }
@@ -74,7 +73,7 @@ macro_rules! mirror {
 }
 pub(super) use mirror;
 
-/// The methods of one table of [`mirror!`], one after the other.
+/// Declares the methods of one table of [`mirror!`], one after the other.
 macro_rules! mirror_methods {
     (
         [$($path:ident)::+]
@@ -108,7 +107,7 @@ macro_rules! mirror_methods {
 }
 pub(super) use mirror_methods;
 
-/// The body of a method of [`mirror!`]: calls the async method with the same arguments.
+/// Calls the async method with the same arguments.
 macro_rules! call_async {
     ($how:ident $name:ident(&mut $($args:tt)*)) => {
         $crate::blocking::mirror::call_async!($how $name($($args)*))
@@ -123,8 +122,7 @@ macro_rules! call_async {
 }
 pub(super) use call_async;
 
-/// How the result of an async method becomes the result of the blocking method: a type of the async API gets
-/// its engine, any other type stays as it is.
+/// Converts the result of an async method: an async type gets its engine, any other type stays.
 pub(super) trait FromAsync<A> {
     fn from_async(answer: A, engine: &Arc<Engine>) -> Self;
 }

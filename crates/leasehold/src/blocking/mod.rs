@@ -1,9 +1,9 @@
 //! The blocking API: the same locks for code that is not async.
 //!
-//! Each client has one background thread with a current-thread runtime, which renews its leases. A call inside
-//! an async runtime would stall that runtime, and fails with [`Error::InsideRuntime`] instead. A thread of
-//! `spawn_blocking` may call it. (Under `tokio::task::unconstrained` the client cannot tell a runtime from a
-//! plain thread.)
+//! Each client has one background thread with a current-thread runtime, which renews its leases. A
+//! call inside an async runtime would stall that runtime, and fails with [`Error::InsideRuntime`]
+//! instead; a thread of `spawn_blocking` may call. (Under `tokio::task::unconstrained` the client
+//! cannot tell a runtime from a plain thread.)
 //!
 //! Each type has the methods of the async type with the same name, and links to them.
 //!
@@ -41,7 +41,7 @@ pub use cells::{Cache, Call, Cell, Cells, Counter, RateLimit, Script};
 pub use kinds::{All, Changes, Election, Latch, Mutex, Once, ReentrantMutex, RwLock, Scope, Semaphore};
 pub use lease::{CountedLease, Detached, Leadership, Lease, Turn, Upgrade};
 
-/// Connects to the store at this URL, with the default options. The URLs are those of [`crate::connect`].
+/// Connects to the store at this URL (see [`crate::connect`]), with the default options.
 pub fn connect(url: &str) -> Result<Locks> {
     connect_with(Options::default(), url)
 }
@@ -51,8 +51,8 @@ pub fn connect_with(options: Options, url: &str) -> Result<Locks> {
     start(options.connect(url))
 }
 
-/// A client over a store of your own, or over one that several clients of this process share. The store is made on the
-/// client's runtime, where its clock and its tasks belong.
+/// Makes a client over a store of your own, or one that several clients of this process share.
+/// `make` runs on the client's runtime, where the store's clock and tasks belong.
 pub fn over(options: Options, make: impl FnOnce() -> Result<Arc<dyn Store>>) -> Result<Locks> {
     let options = options.checked()?;
     start(async { options.over(make()?) })
@@ -80,7 +80,7 @@ mirror! {
         fn latch(&self, name: impl IntoName, count: u32) -> Latch;
         /// Returns the values, counters and scripts, which need no lock.
         fn cells(&self) -> Cells;
-        /// Returns a limit of so much per period, for all clients that use the name.
+        /// Returns a limit per period, for all clients that use the name.
         fn rate_limit(&self, name: impl IntoName) -> RateLimit;
         /// Returns a job that runs at most once per period, across all processes.
         fn once(&self, name: impl IntoName) -> Once;
@@ -88,7 +88,7 @@ mirror! {
         fn election(&self, name: impl IntoName) -> Election;
         /// Returns a cache, whose values one caller loads for all others.
         fn cache(&self, name: impl IntoName) -> Cache;
-        /// Returns an owner that may acquire again a lock that it holds already.
+        /// Returns an owner that may acquire a lock again that it holds.
         fn owner(&self, id: impl AsRef<str>) -> Scope;
         /// Returns the holders and waiters of a name; `None` if it has no holder.
         async fn inspect(&self, name: impl IntoName) -> Result<Option<Status>>;
@@ -111,35 +111,32 @@ mirror! {
 }
 
 impl Locks {
-    /// Returns a lock on several names, acquired all together or not at all. See [`crate::Locks::all`].
+    /// Returns a lock on several names, all or none. See [`crate::Locks::all`].
     pub fn all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> All {
         All::from_async(self.inner.all(names), &self.engine)
     }
 
-    /// Takes up a detached lease again, by its name and its token. See [`crate::Locks::detached`].
+    /// Takes up a detached lease by its name and its token. See [`crate::Locks::detached`].
     pub fn detached(&self, name: impl IntoName, token: Token) -> Result<Detached> {
         Ok(Detached::from_async(self.inner.detached(name, token)?, &self.engine))
     }
 
-    /// Waits until everything that was dropped so far is given back to the store. See
-    /// [`crate::Locks::settled`].
+    /// Waits until all dropped leases and claims are released. See [`crate::Locks::settled`].
     pub fn settled(&self) -> Result<()> {
         self.engine.block_on(self.inner.settled())
     }
 
-    /// Grants no new lock from now on, and waits for the leases that are held to end. See
-    /// [`crate::Locks::drain`].
+    /// Grants no new lock, and waits for the held leases to end. See [`crate::Locks::drain`].
     pub fn drain(&self, limit: Duration) -> Result<bool> {
         self.engine.block_on(self.inner.drain(limit))
     }
 
-    /// As [`close`](Locks::close), and waits for the store at most this long. See
-    /// [`crate::Locks::close_within`].
+    /// Acts as [`close`](Locks::close), for at most this long. See [`crate::Locks::close_within`].
     pub fn close_within(&self, limit: Duration) -> Result<bool> {
         self.engine.block_on(self.inner.close_within(limit))
     }
 
-    /// Gives back every lease of this client. See [`crate::Locks::close`].
+    /// Releases every lease of this client. See [`crate::Locks::close`].
     pub fn close(&self) -> Result<()> {
         self.engine.block_on(self.inner.close())
     }
