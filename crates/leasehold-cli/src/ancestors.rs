@@ -1,13 +1,12 @@
-//! The names that the ancestors of this process hold. A command that waits for such a name waits
-//! for itself.
+//! Names held by ancestors of this process: a command that waits for one waits for itself.
 
 use std::time::Duration;
 
 use leasehold::{Names, Share};
 use rustix::process::{Pid, test_kill_process};
 
-/// In the environment of a command: `SHARE:PID NAME`, separated by tabs, which no name contains.
-/// PID is the `leasehold` that holds the name.
+/// The environment variable with `SHARE:PID NAME` entries, separated by tabs, which no name
+/// contains. PID is the `leasehold` that holds the name.
 pub(crate) const HELD: &str = "LEASEHOLD_HELD";
 
 fn letter(share: Share) -> &'static str {
@@ -26,8 +25,7 @@ pub(crate) fn extended(names: &Names, share: Share) -> String {
     inherited.into_iter().chain(own).collect::<Vec<_>>().join("\t")
 }
 
-/// A warning if a live ancestor holds one of these names in a share that excludes this one, and
-/// this process waits for it.
+/// Warns if this process waits for a name that a live ancestor holds in an excluding share.
 pub(crate) fn warning(names: &Names, share: Share, wait: Duration) -> Option<String> {
     if wait.is_zero() {
         return None;

@@ -1,5 +1,5 @@
-//! The store and the defaults, from the command line, the environment and configuration files, in
-//! this order.
+//! The store and the defaults: from the command line, else the environment, else configuration
+//! files.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -17,24 +17,21 @@ use crate::log;
 
 pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 
-/// The value of LEASEHOLD_STORE in a command's environment where the password could not be told
-/// from the rest of the URL.
+/// The value of LEASEHOLD_STORE for a command if the password in the URL is not certain.
 pub(crate) const WITHHELD: &str = "withheld:";
 
-/// A configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     store: Option<String>,
-    /// For the store of the same file only, so that no password goes to another server. Relative to
-    /// the file.
+    /// For the same file's store only: no password goes to another server. Relative to the file.
     password_file: Option<PathBuf>,
     #[serde(default, deserialize_with = "read_duration")]
     ttl: Option<Duration>,
     owner: Option<String>,
 }
 
-/// What `run`, `elect` and `lock` do where the command line does not say.
+/// The defaults of `run`, `elect` and `lock` after the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Defaults {
     /// Not for `lock`, whose lock is not renewed.
@@ -42,7 +39,6 @@ pub(crate) struct Defaults {
     pub(crate) owner: Option<Owner>,
 }
 
-/// A store's URL, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) url: String,
@@ -52,7 +48,6 @@ pub(crate) struct Chosen {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChosenBy {
-    /// `--store`.
     Option,
     /// The variable or the configuration file of this name.
     Setting(String),
@@ -103,8 +98,8 @@ pub(crate) fn store(asked: Option<&str>) -> Result<Chosen, Failure> {
     chosen("file:", ChosenBy::Default)
 }
 
-/// Each setting from the nearest file that has it. Where the store is named by other means, a file
-/// that cannot be used is only a warning: such a command worked without it.
+/// Reads each setting from the nearest file that has it. If the store is named by other means, an
+/// unusable file is only a warning: such a command worked without it.
 pub(crate) fn defaults(asked: Option<&str>) -> Result<Defaults, Failure> {
     let needs_no_file = asked.is_some() || std::env::var_os(STORE).is_some_and(|url| !url.is_empty());
     let mut defaults = Defaults::default();
@@ -125,7 +120,7 @@ pub(crate) fn defaults(asked: Option<&str>) -> Result<Defaults, Failure> {
     Ok(defaults)
 }
 
-/// The store's `what` from an environment variable. An empty variable counts as not set.
+/// Reads the store's `what` from an environment variable. An empty variable counts as not set.
 pub(crate) fn variable(name: &str, what: &str) -> Result<Option<String>, Failure> {
     match std::env::var(name) {
         Err(std::env::VarError::NotUnicode(_)) => {
@@ -144,7 +139,7 @@ fn from(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Whether the environment says where this user's state is.
+/// Returns whether the environment names a place for this user's state.
 pub(crate) fn has_home() -> bool {
     from("XDG_STATE_HOME").or_else(|| from("HOME")).is_some()
 }
@@ -181,7 +176,7 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
         Err(error) => return Err(unreadable(error)),
     };
     let text = input::read(file).map_err(unreadable)?;
-    // The parser shows the line it stumbles over, which may have a password in it.
+    // The parser shows the wrong line, which may contain a password.
     toml::from_str(&text).map(Some).map_err(|error: toml::de::Error| {
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
@@ -192,7 +187,7 @@ fn read(path: &Path) -> Result<Option<File>, Failure> {
     })
 }
 
-/// Whether the owner of a file is this user or root.
+/// Returns whether the owner of a file is this user or root.
 pub(crate) fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == rustix::process::geteuid().as_raw()
 }

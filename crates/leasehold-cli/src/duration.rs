@@ -1,9 +1,8 @@
-//! Durations as people write them: `10`, `10s`, `500ms`, `1.5m`, `1h30m`, `1d`, `1w`. A bare number
-//! is seconds, as for `timeout` and `flock`.
+//! Durations of the command line: `10` (seconds, as for `timeout`), `500ms`, `1.5m`, `1h30m`, `1w`.
 
 use std::time::Duration;
 
-/// The units and their length in milliseconds, from the longest to the shortest.
+/// The units and their length in milliseconds, longest first.
 const UNITS: &[(&[&str], f64)] = &[
     (&["w"], 604_800_000.0),
     (&["d"], 86_400_000.0),
@@ -18,10 +17,10 @@ const MS_MAX: f64 = 366.0 * 86_400_000.0;
 
 const HELP: &str = "write a number with ms, s, m, h, d or w, such as 30s, 1.5h or 1h30m";
 
-/// Reads one or more numbers with their units, the longest unit first.
+/// Parses one or more numbers with their units, the longest unit first.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let (mut rest, mut sum_ms) = (text, 0.0);
-    // The unit of the part before, as an index into `UNITS`.
+    // The previous unit, as an index into `UNITS`.
     let mut before: Option<usize> = None;
     loop {
         let (number, after) = split_at_first(rest, |c| !c.is_ascii_digit() && c != '.');
@@ -64,7 +63,7 @@ pub(crate) fn as_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The duration for people to read, as in the errors of the library: `12 s`, `3 min`.
+/// Formats a duration as in the errors of the library: `12 s`, `3 min`.
 pub(crate) fn short(duration: Duration) -> String {
     leasehold::Short(duration).to_string()
 }

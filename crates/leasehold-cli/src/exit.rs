@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use crate::args::Output;
 use crate::log;
 
-// The codes of sysexits.h, of `timeout` and of shells where those have one.
+// The codes of sysexits.h, of `timeout` and of shells, if those have one.
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The command ran, and the store did not confirm that it keeps the lock for `--once-per` or
-/// `--at-least`.
+/// The command ran, and the store did not confirm `--once-per` or `--at-least`.
 pub(crate) const NOT_RECORDED: u8 = 74;
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const CONFIGURATION: u8 = 78;
@@ -36,11 +35,10 @@ pub(crate) enum Kind {
     Closed,
     Limited,
     Lost,
-    /// The holder to evict does not hold the lock. `unlock` ends with the same code for a lock that is
-    /// not held.
+    /// The holder to evict does not hold the lock. `unlock` also ends with this code.
     NotHeld,
     Unsupported,
-    /// The store cannot be used now; it may be usable later.
+    /// The store cannot be used now, but perhaps later.
     Unavailable,
 }
 
@@ -57,14 +55,13 @@ impl Kind {
     }
 }
 
-/// Why a command did not do its work.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: Kind,
     pub(crate) code: u8,
     /// Printed on standard error, unless it is empty.
     pub(crate) message: String,
-    /// What `--output json` shows beside the error: an object, or null.
+    /// Added to the output of `--output json`: an object, or null.
     pub(crate) details: Value,
 }
 
@@ -91,7 +88,6 @@ impl Failure {
         Failure { code, ..Failure::new(Kind::Busy, message) }
     }
 
-    /// Appends to the message.
     pub(crate) fn and(mut self, more: &str) -> Self {
         self.message += more;
         self
@@ -107,7 +103,6 @@ impl Failure {
         ExitCode::from(self.code)
     }
 
-    /// Prints the failure as an object on standard output.
     pub(crate) fn print_json(&self) {
         let mut object = self.details.clone();
         object["error"] = json!({ "kind": self.kind, "code": self.code, "message": self.message });

@@ -1,5 +1,4 @@
-//! Messages on standard error: level, format and colour. The settings are those of the process, as
-//! for standard error itself.
+//! Messages on standard error: level, format and colour, set once per process.
 
 use std::io::Write;
 use std::sync::{OnceLock, mpsc};
@@ -17,7 +16,7 @@ use crate::timestamp;
 
 static SETTINGS: OnceLock<Messages> = OnceLock::new();
 
-/// The thread that writes the messages, once [`start_thread`] was called.
+/// The thread that writes the messages after [`start_thread`].
 static THREAD: OnceLock<mpsc::Sender<Entry>> = OnceLock::new();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +38,7 @@ impl Level {
     }
 }
 
-/// Written even with `--quiet`.
+/// Logs even with `--quiet`.
 pub(crate) fn error(message: impl fmt::Display) {
     log(Level::Error, message);
 }
@@ -56,7 +55,7 @@ pub(crate) fn info(message: impl fmt::Display) {
     }
 }
 
-/// Written with `--verbose`.
+/// Logs with `--verbose`.
 pub(crate) fn debug(message: impl fmt::Display) {
     if settings().verbose > 0 {
         log(Level::Debug, message);
@@ -90,7 +89,7 @@ pub(crate) fn init(global: &Global) {
     }
 }
 
-/// The first call counts.
+/// Only the first call has an effect.
 pub(crate) fn set(settings: Messages) {
     let _ = SETTINGS.set(settings);
 }
@@ -99,8 +98,7 @@ pub(crate) fn settings() -> Messages {
     SETTINGS.get().copied().unwrap_or_default()
 }
 
-/// Writes one message. A write error is ignored: a closed standard error must not end a command
-/// that still runs.
+/// Writes one message. Errors are ignored: a closed standard error must not end the command.
 fn write(level: Level, message: impl fmt::Display) {
     let (word, style) = level.word_and_style();
     let line = match settings().log_format {
@@ -111,7 +109,7 @@ fn write(level: Level, message: impl fmt::Display) {
     let _ = anstream::stderr().write_all(line.as_bytes());
 }
 
-/// Writes the error that ends the process, after all messages before it.
+/// Writes the error that ends the process, after all earlier messages.
 pub(crate) fn last_error(message: impl fmt::Display) {
     flush();
     write(Level::Error, message);
@@ -140,18 +138,17 @@ impl Write for JsonLines {
 #[derive(Debug)]
 enum Entry {
     Message(Level, String),
-    /// Answered once every message before it is written.
+    /// Answered once every earlier message is written.
     Flush(mpsc::Sender<()>),
 }
 
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// How often the thread checks whether the terminal accepts writes again.
+/// The interval of checks whether the terminal accepts writes again.
 const TERMINAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts a thread that writes the messages from now on, so that a reader of standard error that
-/// stops reading does not block the caller. It starts before the command, which may use up all the
-/// threads of the user.
+/// Starts the thread that writes messages, so that a stopped reader of standard error does not
+/// block the caller. It starts before the command, which may use up the user's threads.
 pub(crate) fn start_thread() -> io::Result<()> {
     let (sender, entries) = mpsc::channel();
     std::thread::Builder::new().name("log".to_owned()).spawn(move || {
@@ -180,8 +177,8 @@ pub(crate) fn flush() {
     }
 }
 
-/// Whether a write to standard error would stop this process: it is in the background of a terminal
-/// that is set to stop background writers (`stty tostop`).
+/// Returns whether a write to standard error would stop this process: it is in the background of a
+/// terminal that stops background writers (`stty tostop`).
 pub(crate) fn write_would_stop_process() -> bool {
     let stderr = io::stderr();
     let stops = tcgetattr(&stderr).is_ok_and(|mode| mode.local_modes.contains(LocalModes::TOSTOP));

@@ -1,5 +1,4 @@
-//! The `leasehold` command: parses arguments, opens the store, runs one command, exits with its
-//! code.
+//! The `leasehold` command: arguments, store, one command, exit code.
 
 mod ancestors;
 mod args;
@@ -34,10 +33,10 @@ use exit::Failure;
 use output::Answer;
 use store::ChosenStore;
 
-/// How long a command that has done its work waits for the client to release what it holds.
+/// The time limit for the client's releases after a command has done its work.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the runtime waits for its threads. One that resolves a host name may be stuck.
+/// The time limit for the runtime's threads. One that resolves a host name may be stuck.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
@@ -80,7 +79,7 @@ fn color() -> ColorChoice {
     }
 }
 
-/// The value of an option on a command line that is not parsed yet, or cannot be.
+/// The value of an option on an unparsed command line.
 fn option(name: &str) -> Option<String> {
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
     let after = words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
@@ -138,13 +137,12 @@ async fn run_async(global: &Global, command: &Command) -> Result<u8, Failure> {
     };
     let result = result.and_then(|answer| answer.print(output));
     if let Some(locks) = locks {
-        // A store that does not answer delays no command: a lock that is left ends with its TTL.
+        // An unreachable store delays no command: a lock that is left ends with its TTL.
         locks.close_within(CLOSE_MAX).await;
     }
     result
 }
 
-/// A name from the command line.
 fn name(given: &OsStr) -> Result<Name, Failure> {
     Ok(Name::from_bytes(given.as_bytes())?)
 }

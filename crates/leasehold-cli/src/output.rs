@@ -12,7 +12,7 @@ use crate::exit::Failure;
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     json: Value,
-    /// Lines for people, with colours that are removed where they cannot be shown.
+    /// Lines for people. Colours are removed if they cannot be shown.
     text: String,
     code: u8,
 }
@@ -22,7 +22,6 @@ impl Answer {
         Answer { json, text: text.into(), code: 0 }
     }
 
-    /// The text is one line.
     pub(crate) fn line(json: Value, text: impl fmt::Display) -> Self {
         Answer::new(json, format!("{text}\n"))
     }
@@ -47,7 +46,6 @@ impl Answer {
     }
 }
 
-/// Prints text as it is.
 pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     written(&mut io::stdout(), text.as_ref())
 }

@@ -1,5 +1,4 @@
-//! Where the password for a store comes from, if not from its URL: never from the command line,
-//! which everybody can read.
+//! The password for a store, from a file or the environment: all users can read a command line.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,10 +12,10 @@ use crate::log;
 
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 
-/// Names the file that has the password. The path is no secret, so commands inherit it.
+/// The variable with the path of the password file. The path is no secret, so commands inherit it.
 pub(crate) const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
 
-/// The password from `--password-file`, else from LEASEHOLD_PASSWORD_FILE, else from
+/// Reads the password from `--password-file`, else LEASEHOLD_PASSWORD_FILE, else
 /// LEASEHOLD_PASSWORD. An empty variable counts as not set.
 pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, Failure> {
     if let Some(path) = file {
@@ -30,7 +29,7 @@ pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>, Failure>
     Ok(config::variable(PASSWORD, "password")?.map(Password::from))
 }
 
-/// Its first line.
+/// Reads the first line.
 fn from_file(path: &Path) -> Result<Password, Failure> {
     let shown = path.display();
     let opened = input::open(path, Pipes::Read);
@@ -53,12 +52,12 @@ fn from_file(path: &Path) -> Result<Password, Failure> {
     }
 }
 
-/// Whether a URL that was typed has a password in it, by its looks.
+/// Returns whether a typed URL seems to contain a password.
 pub(crate) fn is_in(url: &str) -> bool {
     let has_one = |place: &str| place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
     let (scheme, places) = url.split_once(':').unwrap_or_default();
     let is_there = match is_quorum(scheme) {
-        // Several servers, each with a user of its own.
+        // Several servers, each with its own user.
         true => {
             places.split(',').any(|place| has_one(place.split_once("//").map_or(place, |(_, place)| place)))
         }
@@ -67,14 +66,13 @@ pub(crate) fn is_in(url: &str) -> bool {
     is_there || url.contains("pass=")
 }
 
-/// Whether URLs of this scheme list several servers, separated by commas.
+/// Returns whether URLs of this scheme list several servers, separated by commas.
 fn is_quorum(scheme: &str) -> bool {
     ["redlock", "redlocks"].iter().any(|quorum| scheme.eq_ignore_ascii_case(quorum))
 }
 
-/// The URL without its password, for the environment of a command: same scheme, user, host and
-/// parameters, so that a `leasehold` in that command uses the same store. `None` where it is not
-/// certain which part is the password.
+/// Returns the URL without its password, for the environment of a command: a `leasehold` in that
+/// command uses the same store. `None` if it is uncertain which part is the password.
 pub(crate) fn removed_from(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once(':')?;
     if scheme.eq_ignore_ascii_case("file") {
@@ -86,8 +84,7 @@ pub(crate) fn removed_from(url: &str) -> Option<String> {
     let nodes: Option<Vec<String>> = nodes.into_iter().map(without_userinfo_password).collect();
     let place = nodes?.join(",");
     let Some(query) = query else { return Some(format!("{scheme}:{place}")) };
-    // A `?` inside a password ends the address early: the rest of the password and the host follow
-    // it.
+    // A `?` in a password ends the address early: the rest of the password and the host follow it.
     let is_certain = |pair: &&str| !pair.split('=').next().unwrap_or("").contains(['%', '@', '+']);
     if !query.split('&').all(|pair| is_certain(&pair)) || (query.contains('@') && !address.contains('@')) {
         return None;
@@ -109,8 +106,7 @@ fn without_userinfo_password(node: &str) -> Option<String> {
         return None;
     }
     let Some((user, host)) = authority.rsplit_once('@') else {
-        // `USER:PASS`, the start of a password with a comma in it, has no port number after its
-        // colon.
+        // `USER:PASS`, the start of a password with a comma, has no port after its colon.
         let port = authority.rsplit(']').next().and_then(|host| host.rsplit_once(':')).map(|(_, port)| port);
         return port.is_none_or(|port| port.parse::<u16>().is_ok()).then(|| node.to_owned());
     };

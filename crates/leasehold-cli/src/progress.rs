@@ -1,5 +1,4 @@
-//! What a command says while it waits: at a terminal one line that is rewritten, elsewhere one line
-//! when waiting starts and one every minute.
+//! Messages while a command waits: a line that is rewritten at a terminal, elsewhere one a minute.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal, Write};
@@ -18,14 +17,11 @@ const FIRST: Duration = Duration::from_millis(250);
 const TERMINAL_EVERY: Duration = Duration::from_secs(1);
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Where the lines about waiting go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Progress {
     /// `--quiet`.
     Silent,
-    /// One line that is rewritten.
     Terminal,
-    /// Ordinary messages.
     Log,
 }
 
@@ -38,11 +34,10 @@ impl Progress {
         }
     }
 
-    /// Waits for `work`, and meanwhile shows what `describe` says. It is told how long `work` has
-    /// taken.
+    /// Waits for `work`, and meanwhile shows the text of `describe`, which gets the time so far.
     ///
     /// # Cancel safety
-    /// Dropped anywhere, it drops `work`, and clears its line at a terminal.
+    /// If dropped, it drops `work`, and clears its line at a terminal.
     pub(crate) async fn during<T, D: Future<Output = String>>(
         self,
         clock: &Clock,
@@ -67,7 +62,7 @@ impl Progress {
     }
 
     fn put(self, text: &str) {
-        // A reader who has stopped reading (or Ctrl-S) must not hold up the wait for the lock.
+        // A stopped reader (or Ctrl-S) must not delay the wait for the lock.
         if !can_be_written() {
             return;
         }
@@ -77,7 +72,7 @@ impl Progress {
             Progress::Terminal => {
                 let size = rustix::termios::tcgetwinsize(std::io::stderr());
                 let columns = size.map_or(0, |size| usize::from(size.ws_col));
-                // Some do not say.
+                // Some terminals report zero.
                 let columns = if columns == 0 { 80 } else { columns };
                 // A second line would stay.
                 let text: String = text.chars().take(columns - 1).collect();
@@ -126,12 +121,12 @@ impl Drop for ClearOnDrop {
     }
 }
 
-/// What `owner` waits for: who holds these names, and for how long.
+/// Describes the wait of `owner` for these names, and their holders.
 pub(crate) async fn held_names(locks: &Locks, names: &Names, owner: &Owner, waited: Duration) -> String {
     text(names, owner, first_held(locks, names).await.as_ref(), waited)
 }
 
-/// Of several names, the first that is held.
+/// Finds the first of several names that is held.
 async fn first_held(locks: &Locks, names: &Names) -> Option<Status> {
     let mut seen = None;
     for name in names {
@@ -162,7 +157,7 @@ fn text(names: &Names, owner: &Owner, status: Option<&Status>, waited: Duration)
         0 => String::new(),
         n => format!(", {n} ahead in line"),
     };
-    // Of several, which one it is.
+    // Several names need the name, too.
     let holders = match names.only() {
         Some(_) => holders,
         None => format!("{} {holders}", status.name),
@@ -170,7 +165,7 @@ fn text(names: &Names, owner: &Owner, status: Option<&Status>, waited: Duration)
     format!("waiting for {shown}: {holders}{ahead}{waited}")
 }
 
-/// ` (12 s so far)`; nothing in the first second.
+/// Shows ` (12 s so far)`; nothing in the first second.
 pub(crate) fn so_far(waited: Duration) -> String {
     match waited.as_secs() {
         0 => String::new(),

@@ -1,7 +1,6 @@
-//! What is remembered of the last run under `run --once-per`: a value beside the lock, on stores
-//! that keep values.
+//! The record of the last `run --once-per`, a value beside the lock, if the store keeps values.
 //!
-//! It is for operators only. Whether a run may begin is decided by the lock alone.
+//! It is for operators only. The lock alone decides whether a run may begin.
 
 use std::time::Duration;
 
@@ -12,13 +11,13 @@ use serde_json::{Value, json};
 use crate::duration::{as_ms, short};
 use crate::timestamp;
 
-/// How long a record outlives its period, so that an operator finds it some days later.
+/// The time for which a record outlives its period, so that an operator finds it days later.
 const KEPT_AFTER: Duration = Duration::from_secs(7 * 86_400);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RunRecord {
     owner: String,
-    /// The fence of the run's lease, by which it is known whether the lock is still this run's.
+    /// The fence of the run's lease, which tells whether this run still holds the lock.
     fence: u64,
     period_ms: u64,
     /// By the clock of the machine that ran it, like `ended_ms`.
@@ -37,7 +36,7 @@ enum State {
     Done,
     /// The lock is free.
     Due,
-    /// Another than this run holds the lock.
+    /// Another holder has the lock.
     Other,
 }
 
@@ -59,7 +58,7 @@ impl RunRecord {
     }
 
     /// Writes the record for each of these names, unless a later run has written its own. A store
-    /// that keeps no values, or does not answer, has none.
+    /// that keeps no values, or does not answer, gets none.
     pub(crate) async fn save(self, locks: Locks, names: Names) {
         let Ok(fence) = Fence::new(self.fence) else { return };
         let kept = Duration::from_millis(self.period_ms)
@@ -76,12 +75,12 @@ impl RunRecord {
         found.filter(RunRecord::can_be_shown)
     }
 
-    /// Any program can write the value: what is no label could steer the terminal that shows it.
+    /// Any program can write the value, and text that is no label could steer a terminal.
     fn can_be_shown(&self) -> bool {
         Owner::new(&self.owner).is_ok()
     }
 
-    /// The state, and the time until the next run is allowed, where that is known.
+    /// Returns the state, and the time until the next run is allowed, if known.
     fn state(&self, status: &Status) -> (State, Option<Duration>) {
         let own = status.holders.iter().find(|holder| holder.fence.map(Fence::get) == Some(self.fence));
         match own {
@@ -105,7 +104,6 @@ impl RunRecord {
         })
     }
 
-    /// A line for people.
     pub(crate) fn text(&self, status: &Status) -> String {
         let ended = match (self.ended_ms, self.exit_code) {
             (Some(ended_ms), Some(code)) => {
@@ -123,7 +121,6 @@ impl RunRecord {
         format!("last run: {} by {}, {then}", timestamp::from_ms(self.started_ms), self.owner)
     }
 
-    /// A word for a table.
     pub(crate) fn word(&self, status: &Status) -> String {
         match (self.state(status), self.exit_code) {
             ((State::Running, _), _) => "running".to_owned(),
@@ -151,7 +148,7 @@ mod tests {
         for owner in ["", "\u{1b}[2J", "two\nlines", &"x".repeat(129)] {
             assert!(!record(owner).can_be_shown(), "{owner:?}");
         }
-        // Numbers that make no sense are shown without a panic.
+        // Odd numbers are shown without a panic.
         let strange = record("anna");
         let name = Name::new("x").expect("a name");
         let free = Status { name, holders: Vec::new(), waiters: Vec::new() };

@@ -1,4 +1,4 @@
-//! Signals by the names people give them.
+//! Signals by their names.
 
 use rustix::process::Signal;
 
@@ -18,7 +18,7 @@ const NAMES: &[(&str, Signal)] = &[
     ("WINCH", Signal::WINCH),
 ];
 
-/// `TERM`, `SIGTERM`, `term` or `15`.
+/// Parses `TERM`, `SIGTERM`, `term` or `15`.
 pub(crate) fn parse(text: &str) -> Result<Signal, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
@@ -30,7 +30,7 @@ pub(crate) fn parse(text: &str) -> Result<Signal, String> {
     })
 }
 
-/// `SIGTERM`, or its number where it has no common name.
+/// Returns `SIGTERM`, or the number of a signal without a common name.
 pub(crate) fn name(signal: Signal) -> String {
     let named = NAMES.iter().find(|(_, known)| *known == signal);
     named.map_or_else(|| format!("signal {}", signal.as_raw()), |(name, _)| format!("SIG{name}"))

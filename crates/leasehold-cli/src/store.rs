@@ -1,4 +1,4 @@
-//! The store of this command: which one, its password, and the wait for a store that is down.
+//! The store of this command: its URL, its password, and the wait for a store that is down.
 
 use std::future::ready;
 use std::sync::{Mutex, PoisonError};
@@ -14,11 +14,10 @@ use crate::exit::{Failure, without_advice};
 use crate::progress::{Progress, so_far};
 use crate::{log, password};
 
-/// The pause before the next attempt of `--store-wait`; it doubles each time.
+/// The first pause of `--store-wait`; it doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A store that is chosen, and not opened yet.
 pub(crate) struct ChosenStore {
     chosen: Chosen,
     options: Options,
@@ -26,7 +25,6 @@ pub(crate) struct ChosenStore {
 }
 
 impl ChosenStore {
-    /// Chooses the store, and reads its password.
     pub(crate) fn new(global: &Global, mut options: Options) -> Result<Self, Failure> {
         let chosen = config::store(global.store.as_deref())?;
         let scheme = chosen.url.split(':').next().unwrap_or("");
@@ -64,8 +62,7 @@ impl ChosenStore {
             }
         }
         match options.warning(&chosen.url) {
-            // A setting applies to many commands, each with its own working directory, so that it
-            // cannot be a relative path.
+            // A setting applies in many working directories, so it cannot be a relative path.
             Some(warning) if is_file && !is_typed => return Err(chosen.failure(warning)),
             Some(warning) => log::warn(warning),
             None => {}
@@ -77,7 +74,7 @@ impl ChosenStore {
         self.open(|options| options.connect(&self.chosen.url)).await
     }
 
-    /// `None` for a store that does not exist yet.
+    /// Returns `None` for a store that does not exist yet.
     pub(crate) async fn connect_existing(&self) -> Result<Option<Locks>, Failure> {
         self.open(|options| options.connect_existing(&self.chosen.url)).await
     }
@@ -89,7 +86,7 @@ impl ChosenStore {
     /// Calls `open` until the store answers, for at most `--store-wait`.
     ///
     /// # Cancel safety
-    /// Dropped before it completes, it drops the attempt to open the store.
+    /// If dropped, it drops the attempt to open the store.
     async fn open<T, F: Future<Output = leasehold::Result<T>>>(
         &self,
         open: impl Fn(Options) -> F,
@@ -147,7 +144,7 @@ impl ChosenStore {
     }
 }
 
-/// Whether the same request may succeed later.
+/// Returns whether the same request may succeed later.
 fn is_down(error: &Error) -> bool {
     match error {
         Error::Unreachable { .. } | Error::Quorum { .. } => true,

@@ -1,4 +1,4 @@
-//! Points in time for people and machines: RFC 3339, in UTC.
+//! Points in time for people and machines: RFC 3339, in UTC, by the clock of this machine.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,18 +8,15 @@ pub(crate) fn now() -> String {
     format!("{}.{:03}Z", seconds_text(now.as_secs()), now.subsec_millis())
 }
 
-/// The time that was so long ago, with seconds: `2026-11-18T07:05:09Z`. By the clock of this
-/// machine, like [`after`].
+/// The time before now, with seconds: `2026-11-18T07:05:09Z`.
 pub(crate) fn ago(duration: Duration) -> String {
     of(SystemTime::now().checked_sub(duration))
 }
 
-/// The time that will be after so long.
 pub(crate) fn after(duration: Duration) -> String {
     of(SystemTime::now().checked_add(duration))
 }
 
-/// The time that is so many milliseconds after 1970.
 pub(crate) fn from_ms(ms: u64) -> String {
     of(UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
 }
@@ -29,7 +26,6 @@ fn of(time: Option<SystemTime>) -> String {
     seconds_text(since.as_secs()) + "Z"
 }
 
-/// The time since 1970, by the clock of this machine.
 pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -41,10 +37,9 @@ fn seconds_text(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
-/// Year, month and day, so many days after 1970-01-01.
+/// Year, month and day of a number of days since 1970-01-01.
 ///
-/// Counts from March, so that the leap day is the last of its year ("days_from_civil" of Howard
-/// Hinnant, inverted).
+/// Counts from March, so that the leap day ends its year (Howard Hinnant's "civil_from_days").
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

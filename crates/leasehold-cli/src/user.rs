@@ -1,4 +1,4 @@
-//! Who runs this, for the labels of locks.
+//! The user and the process in the labels of locks.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use leasehold::Owner;
 use rustix::process::{geteuid, getppid};
 
-/// `host:pid (user: command)` of this process, with the file name of the command that it runs.
-/// Arguments are left out: they may be secret.
+/// `host:pid (user: command)` of this process, with the file name of its command. Arguments are
+/// left out: they may be secret.
 pub(crate) fn label_of_run(program: &OsStr) -> Owner {
     let command = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
     Owner::of_process(std::process::id(), &user(), &command)
 }
 
-/// The same of the process that started this one: `lock` itself is gone before an operator looks.
+/// The label of the calling process: `lock` itself is gone before an operator looks.
 pub(crate) fn label_of_caller() -> Owner {
     let pid = getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
     let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -21,7 +21,7 @@ pub(crate) fn label_of_caller() -> Owner {
     Owner::of_process(pid, &user(), command.trim_end())
 }
 
-/// The name of the user as /etc/passwd has it, or else as the environment says, or else its number.
+/// The user's name in /etc/passwd, or else in the environment, or else the number.
 fn user() -> String {
     let uid = geteuid().as_raw().to_string();
     let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

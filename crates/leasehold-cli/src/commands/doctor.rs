@@ -1,4 +1,4 @@
-//! `doctor`: whether the store is fit for locks, line by line, and what to do where it is not.
+//! `doctor`: checks that the store is fit for locks, with advice for each finding.
 
 use anstyle::{AnsiColor, Style};
 use leasehold::doctor::{Finding, Report, Verdict};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::output::Answer;
 
-/// The exit code is that of the worst finding.
+/// Ends with the exit code of the worst finding.
 pub(crate) fn doctor(report: &Report) -> Answer {
     let code = match report.verdict() {
         Verdict::Good => 0,
@@ -32,14 +32,14 @@ fn as_json(report: &Report) -> Value {
     })
 }
 
-/// The verdict, what was looked at, what was seen; and below that what to do.
+/// Shows the verdict, the check and the finding, with the advice below.
 fn table(findings: &[Finding]) -> String {
     const VERDICT_WIDTH: usize = 7;
     let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or(0);
     findings.iter().fold(String::new(), |text, finding| {
         let style = style(finding.verdict);
         let Finding { check, verdict, what, advice, .. } = finding;
-        // What a server says is not to move the cursor about.
+        // Text of a server must not move the cursor.
         let line = format!("{style}{verdict:<VERDICT_WIDTH$}{style:#}  {check:<width$}  {}\n", plain(what));
         let advice = advice.as_ref().map_or_else(String::new, |advice| {
             format!("{:VERDICT_WIDTH$}  {:width$}  → {}\n", "", "", plain(advice))
@@ -48,8 +48,8 @@ fn table(findings: &[Finding]) -> String {
     })
 }
 
-/// Without control characters and those that change the direction of text: all that `escape_debug`
-/// escapes but for quotes.
+/// Replaces characters that control the cursor or the direction of text: all that `escape_debug`
+/// escapes except quotes.
 fn plain(text: &str) -> String {
     let is_plain = |c: char| matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1;
     text.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()

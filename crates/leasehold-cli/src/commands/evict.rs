@@ -1,5 +1,4 @@
-//! `evict` and `adopt`: end the lock of another holder, at once or after a time, once the user
-//! confirms.
+//! `evict` and `adopt`: end another holder's lock, at once or later, once the user confirms.
 
 use std::io::{IsTerminal, Write};
 
@@ -34,7 +33,7 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
     if !args.yes && !confirmed(otherwise, question).await? {
         return Ok(Answer::default().with_code(NOT_ACQUIRED));
     }
-    // Before the eviction, so that no confirmation is missed.
+    // Subscribed before the eviction, so that no confirmation is missed.
     let departures = args.wait_gone.then(|| locks.departures());
     let evicted = match &one {
         None => locks.evict(name.clone()).await?,
@@ -62,7 +61,7 @@ pub(crate) async fn evict(locks: &Locks, args: &Evict, output: Output) -> Result
     Ok(Answer::new(object, lines))
 }
 
-/// How the work of an evicted holder ended: in a word, and in a sentence.
+/// The end of an evicted holder's work, as a word and as a sentence.
 fn end_of(departed: &Departed) -> (&'static str, String) {
     let owner = &departed.holder.owner;
     match departed.how {
@@ -124,7 +123,7 @@ fn labels(holders: &[Holder]) -> String {
     holders.iter().map(|holder| holder.owner.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Gives a lock without an expiry an end. A lock that has one, or is free, is left as it is.
+/// Sets an expiry for a lock that has none.
 pub(crate) async fn adopt(locks: &Locks, args: &Adopt) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let ttl = short(args.ttl);
@@ -166,7 +165,7 @@ pub(crate) async fn adopt(locks: &Locks, args: &Adopt) -> Result<Answer, Failure
     Ok(Answer::line(object, text))
 }
 
-/// Asks the user, who must be at a terminal; `otherwise` is the advice for scripts.
+/// Asks the user at a terminal; elsewhere fails with `otherwise`, the advice for scripts.
 async fn confirmed(
     otherwise: String,
     question: impl AsyncFnOnce() -> Result<String, Failure>,

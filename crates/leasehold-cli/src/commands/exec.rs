@@ -1,5 +1,5 @@
 //! `__exec`: the step between `run` and its command. It asks the kernel to kill this process when
-//! leasehold dies, whatever kills that, and then becomes the command.
+//! leasehold dies by any cause, and then becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,13 +12,12 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use crate::args::{LogFormat, Messages};
 use crate::{config, exit, log};
 
-/// The first argument that selects this step; no help mentions it.
+/// The first argument that selects this step, hidden from the help.
 pub(crate) const HIDDEN: &str = "__exec";
 
-/// The command line by which `run` starts this step: the pid of the parent, the format of messages,
-/// the program. The arguments of the program follow.
+/// The start of this step's command line: the parent's pid, the format of messages, the program.
 pub(crate) fn command(program: &OsStr) -> Command {
-    // The running binary, even if an upgrade has replaced it on the disk.
+    // The running binary, even if an upgrade has replaced it on disk.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("leasehold").arg(HIDDEN).arg(std::process::id().to_string());
     command.args(log::settings().log_format.to_possible_value().map(|it| it.get_name().to_owned()));
@@ -43,7 +42,7 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(replaced_by(Command::new(&program).args(args)))
 }
 
-/// Replaces this process by the command. If that fails, logs why and returns the exit code.
+/// Replaces this process by the command. On failure logs why, and returns the exit code.
 pub(crate) fn replaced_by(command: &mut Command) -> u8 {
     let error = command.exec();
     let program = command.get_program();
@@ -58,9 +57,8 @@ pub(crate) fn replaced_by(command: &mut Command) -> u8 {
     code
 }
 
-/// Removes secrets from the command's environment. LEASEHOLD_STORE keeps its address without the
-/// password, so that a `leasehold` that the command starts uses the same store or fails, and never
-/// falls back to another one.
+/// Removes secrets from the environment. LEASEHOLD_STORE keeps its address without the password: a
+/// `leasehold` in the command uses the same store, or fails.
 pub(crate) fn without_secrets(command: &mut Command) {
     command.env_remove("LEASEHOLD_TOKEN").env_remove(crate::password::PASSWORD);
     if let Some(url) = std::env::var_os(config::STORE).filter(|url| !url.is_empty()) {
@@ -69,7 +67,6 @@ pub(crate) fn without_secrets(command: &mut Command) {
     }
 }
 
-/// The shell for `-c`.
 pub(crate) fn shell() -> OsString {
     std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
 }

@@ -1,4 +1,4 @@
-//! `ls` and `inspect`: show the holders and the waiters of names.
+//! `ls` and `inspect`: show the holders and waiters of names.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use crate::run_record::RunRecord;
 use crate::store::ChosenStore;
 use crate::{log, name, timestamp};
 
-/// How many records of runs are read at the same time.
+/// The number of run records that are read at the same time.
 const RECORD_READS_MAX: usize = 64;
 
 /// The default interval of `--watch`.
@@ -59,7 +59,7 @@ pub(crate) async fn ls(locks: Option<Locks>, args: &Ls, global: &Global) -> Resu
     Ok(Answer::default())
 }
 
-/// Repeats the list. A store that does not exist yet is opened again each time.
+/// Repeats the list; tries again each time to open a store that does not exist yet.
 async fn watch(
     mut locks: Option<Locks>,
     args: &Ls,
@@ -88,8 +88,7 @@ async fn watch(
     }
 }
 
-/// The text of one list of `--watch`: at a terminal it replaces the list before, elsewhere it
-/// follows it.
+/// Formats one list of `--watch`. At a terminal it replaces the one before.
 fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String {
     if output == Output::Json {
         return list.to_owned();
@@ -115,7 +114,6 @@ fn frame(list: &str, truncated: bool, output: Output, every: Duration) -> String
     format!("\x1b[H{}\x1b[J", lines.collect::<String>())
 }
 
-/// Resolves when INT or TERM arrives.
 fn interrupted() -> std::io::Result<oneshot::Receiver<()>> {
     let (sender, receiver) = oneshot::channel();
     let mut signals = Signals::new([Signal::INT.as_raw(), Signal::TERM.as_raw()])?;
@@ -126,11 +124,11 @@ fn interrupted() -> std::io::Result<oneshot::Receiver<()>> {
     Ok(receiver)
 }
 
-/// The printed list, and whether there are more names than it shows.
+/// Returns the printed list, and whether there are more names.
 async fn listing(locks: Option<&Locks>, args: &Ls, output: Output) -> Result<(String, bool), Failure> {
     let (found, truncated) = match locks {
         Some(locks) => {
-            // One name more than is shown, to learn whether there are more.
+            // One more than is shown tells whether there are more.
             let mut found = locks.list(&args.prefix, args.limit.saturating_add(1)).await?;
             let truncated = found.len() > args.limit;
             found.truncate(args.limit);
@@ -148,7 +146,6 @@ async fn listing(locks: Option<&Locks>, args: &Ls, output: Output) -> Result<(St
     Ok((list, truncated))
 }
 
-/// Adds to each name the record of its last run with `--once-per`, if there is one.
 async fn with_records(locks: &Locks, found: Vec<Status>) -> Vec<(Status, Option<RunRecord>)> {
     let mut records = Vec::with_capacity(found.len());
     for part in found.chunks(RECORD_READS_MAX) {
@@ -211,7 +208,6 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
         let mut shown = client_json(&holder.owner, holder.share, "held_ms", holder.held_for);
         shown["fence"] = json!(holder.fence.map(leasehold::Fence::get));
         shown["remaining_ms"] = json!(as_ms(holder.remaining));
-        // Only some stores have nodes.
         if let Some(nodes) = holder.nodes {
             let is_degraded = nodes.is_degraded();
             shown["nodes"] = json!({ "held": nodes.held, "all": nodes.all, "needed": nodes.needed, "degraded": is_degraded });
@@ -227,8 +223,7 @@ fn as_json(status: &Status, run: Option<&RunRecord>) -> Value {
     })
 }
 
-/// A holder or waiter, which has been one for `time`, shown as `time_ms`. The process is null for a
-/// label that an operator chose.
+/// A holder or waiter, with `time` as `time_ms`. A label of an operator's choice has no process.
 fn client_json(owner: &Owner, share: Share, time_ms: &str, time: Option<Duration>) -> Value {
     let process = owner.process();
     let process = process.as_ref();
@@ -248,8 +243,7 @@ fn client_json(owner: &Owner, share: Share, time_ms: &str, time: Option<Duration
     })
 }
 
-/// The table of names; empty if there are none. It has the column ONCE only if there is a run of
-/// `--once-per`.
+/// The table of names. The column ONCE appears only with a run of `--once-per`.
 fn table(found: &[(Status, Option<RunRecord>)]) -> String {
     let none = || "-".to_owned();
     let mut rows =

@@ -1,5 +1,5 @@
 //! `lock`, `extend` and `unlock`: for scripts that cannot run inside `run`. The lock outlives each
-//! of these commands; its token connects them.
+//! command; its token connects them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(crate) async fn lock(
     let object =
         json!({ "name": name.as_str(), "token": token, "fence": fence, "remaining_ms": as_ms(remaining) });
     if let Err(failure) = Answer::line(object, token).print(output) {
-        // The caller does not have the token, so it could not unlock.
+        // Without the token, the caller could not unlock.
         lease.release().await?;
         return Err(failure);
     }
@@ -67,10 +67,9 @@ pub(crate) async fn lock(
     Ok(Answer::default())
 }
 
-/// Whether standard output may have been closed when this process started. Rust's runtime then
-/// opens /dev/null there, for reading and writing. `> /dev/null` in a shell opens it for writing
-/// only; a parent that opens it for both, as Python does for `subprocess.DEVNULL`, looks the same
-/// as a closed one.
+/// Returns whether standard output may have been closed when this process started. Rust's runtime
+/// then opens /dev/null there, for reading and writing. A shell's `> /dev/null` is for writing
+/// only; a parent that opens it for both (Python's `subprocess.DEVNULL`) looks the same.
 fn stdout_may_be_closed() -> bool {
     const DEV_NULL: (u32, u32) = (1, 3);
     let stdout = std::io::stdout();
@@ -91,8 +90,7 @@ pub(crate) async fn extend(locks: &Locks, args: &Extend, output: Output) -> Resu
     Ok(Answer::new(json!({ "name": lease.names().first().as_str(), "remaining_ms": remaining_ms }), ""))
 }
 
-/// How long the lock lasts after an extension, which may be longer than requested. Not every store
-/// returns that, so it is read.
+/// Reads how long the lock lasts, which an extension does not return on every store.
 async fn remaining(locks: &Locks, lease: &Detached) -> Duration {
     let status = locks.inspect(lease.names().first().clone()).await.ok().flatten();
     let is_ours = |holder: &&Holder| {
@@ -119,8 +117,8 @@ fn attach(locks: &Locks, lock: &DetachedLock) -> Result<Detached, Failure> {
     })
 }
 
-/// Reads the bare token, or what `lock --output json` printed. No message shows it: a mistyped
-/// secret is still most of a secret.
+/// Reads the token, or the output of `lock --output json`. No message shows it: a mistyped secret
+/// is still most of a secret.
 fn token(file: Option<&Path>) -> Result<(Token, Option<Fence>), Failure> {
     let text = match file {
         Some(path) if path.as_os_str() == "-" => input::read(std::io::stdin()).map_err(|error| {

@@ -14,7 +14,6 @@ use crate::output::Answer;
 use crate::progress::{Progress, so_far};
 use crate::{log, name};
 
-/// Waits until the rate limit admits this process.
 pub(crate) async fn rate(locks: &Locks, args: &Rate) -> Result<Answer, Failure> {
     let name = name(&args.name)?;
     let has_command = args.program.parts()?.is_some();
@@ -57,11 +56,11 @@ pub(crate) async fn rate(locks: &Locks, args: &Rate) -> Result<Answer, Failure> 
         return Err(Failure { code, details: object, ..Failure::new(Kind::Limited, message) });
     }
     log::debug(format_args!("{name} lets it through; {} more at this moment", taken.remaining));
-    // Standard output belongs to the command, if there is one.
+    // With a command, standard output belongs to that.
     Ok(if has_command { Answer::default() } else { Answer::new(object, "") })
 }
 
-/// Replaces this process by the command, if there is one: a rate limit has nothing to release.
+/// Replaces this process by the command, if any: a rate limit has nothing to release.
 pub(crate) fn follow(args: &Rate) -> Result<u8, Failure> {
     let Some((program, program_args)) = args.program.parts()? else { return Ok(0) };
     let mut command = Command::new(program);
@@ -70,7 +69,7 @@ pub(crate) fn follow(args: &Rate) -> Result<u8, Failure> {
     Ok(exec::replaced_by(&mut command))
 }
 
-/// Rounded up, so that a client that retries after this time is not too early.
+/// Rounded up, so that a client does not retry too early.
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

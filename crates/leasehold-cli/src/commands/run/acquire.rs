@@ -1,4 +1,4 @@
-//! The wait for the lock.
+//! The wait of `run` for its lock.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use leasehold::{Clock, Lease, Locks, Share};
 use super::spec::RunSpec;
 use crate::progress::{Progress, held_names};
 
-/// Acquires what `spec` describes, and shows the progress of the wait.
+/// Acquires the lock of `spec`, and shows the progress of the wait.
 ///
 /// # Cancel safety
-/// Dropped before it completes, it withdraws the claim.
+/// If dropped, it withdraws the claim.
 pub(super) async fn acquire(locks: Locks, spec: Arc<RunSpec>, clock: Clock) -> leasehold::Result<Lease> {
     let &RunSpec { ref names, owner: ref label, ttl, wait, .. } = &*spec;
     let (name, owner) = (names.first(), label.as_str());

@@ -8,7 +8,7 @@ use crate::duration::short;
 use crate::exit::{Failure, Kind, LOST, NOT_EXECUTABLE, NOT_FOUND};
 use crate::log;
 
-/// The pause before the next campaign; it doubles while commands end early.
+/// The first pause before a new campaign; it doubles while commands end early.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -16,7 +16,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const RAN_WELL: Duration = Duration::from_secs(30);
 
 impl Session {
-    /// Campaigns until a signal ends it; with `once`, until the command has ended by itself.
+    /// Campaigns until a signal; with `once`, until the command has ended by itself.
     pub(super) fn elect(&mut self, once: bool) -> Result<RunEnd, Failure> {
         let mut pause = PAUSE_MIN;
         loop {

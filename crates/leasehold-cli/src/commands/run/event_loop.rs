@@ -1,6 +1,6 @@
-//! The event loop of the main thread of `run`: signals, wake-ups from tasks, and a timer that also
-//! counts while the machine is suspended. It never waits for the runtime, so that a store that
-//! hangs cannot delay the end of a command.
+//! The event loop of `run`'s main thread: signals, wake-ups from tasks, and a timer that also
+//! counts while the machine is suspended. It never waits for the runtime, so a store that hangs
+//! cannot delay the end of a command.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,11 +21,10 @@ use signal_hook::low_level::siginfo::Cause;
 const FORWARDED: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
-/// A signal that this process received.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CaughtSignal {
     pub(super) signal: Signal,
-    /// The terminal sent it: then it went to the whole foreground group.
+    /// Set if the terminal sent it, to the whole foreground group.
     pub(super) from_kernel: bool,
 }
 
@@ -34,18 +33,17 @@ impl CaughtSignal {
         FORWARDED.contains(&self.signal)
     }
 
-    /// Whether a key at the terminal sent it (Ctrl-C or Ctrl-\), which ends everything in the
-    /// foreground, the caller of this process included.
+    /// Returns whether Ctrl-C or Ctrl-\ sent it, also to the caller of this process.
     pub(super) fn is_from_keyboard(self) -> bool {
         self.from_kernel && matches!(self.signal, Signal::INT | Signal::QUIT)
     }
 
-    /// Whether it asks leasehold to end. USR1 and USR2 are for the command only.
+    /// Returns whether it asks leasehold to end. USR1 and USR2 are for the command only.
     pub(super) fn requests_end(self) -> bool {
         matches!(self.signal, Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)
     }
 
-    /// Whether it ends a process that does not handle it.
+    /// Returns whether it ends a process that does not handle it.
     pub(super) fn is_fatal(self) -> bool {
         self.is_forwarded() && self.signal != Signal::WINCH
     }
@@ -60,7 +58,7 @@ pub(super) struct EventLoop {
     pub(super) watched: Option<OwnedFd>,
 }
 
-/// Wakes the main thread when it is dropped, also by a panic.
+/// Wakes the main thread on drop, also by a panic.
 #[derive(Debug)]
 pub(super) struct WakeOnDrop(Arc<OwnedFd>);
 
@@ -74,11 +72,9 @@ impl EventLoop {
     pub(super) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let ignored = ignored();
-        // With XFSZ caught, a write beyond the limit of file sizes is an error instead of the end
-        // of this process.
+        // With XFSZ caught, a write beyond the limit of file sizes only fails.
         let caught = FORWARDED.into_iter().chain([Signal::TSTP, Signal::CONT, Signal::XFSZ]);
-        // A signal that this process was started to ignore (`nohup`) stays ignored, also in the
-        // command.
+        // A signal that is ignored at the start (`nohup`) stays ignored, also in the command.
         let caught = caught.filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0);
         let caught = caught.chain([Signal::CHILD]).map(Signal::as_raw);
         let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
@@ -91,8 +87,7 @@ impl EventLoop {
         WakeOnDrop(self.waker.clone())
     }
 
-    /// Waits for a signal, a wake-up, the watched descriptor, or until this time is over. Returns
-    /// the signals.
+    /// Waits for signals, a wake-up or the watched descriptor; returns the signals.
     pub(super) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<CaughtSignal>> {
         self.set_timer(at_most)?;
         let wanted = PollFlags::IN;
@@ -111,7 +106,7 @@ impl EventLoop {
         }
         let own_pid = std::process::id();
         let caught = self.signals.pending().filter_map(|origin| {
-            // This process sends signals to its own group for the other members.
+            // This process also receives the signals that it sends to its own group.
             if origin.process.is_some_and(|sender| sender.pid.unsigned_abs() == own_pid) {
                 return None;
             }
@@ -131,7 +126,7 @@ impl EventLoop {
     }
 }
 
-/// The signals this process ignores, as a set of bits.
+/// The signals that this process ignores, as a set of bits.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! The command as a process, and everything that it starts.
+//! The command as a process, with all its descendants.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,27 +19,26 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use super::event_loop::CaughtSignal;
 use super::processes::{self, Descendants, Process};
 
-/// How long one call reaps at most: a command may start processes faster than they are reaped.
+/// The time limit of one reap: a command may start processes faster than they are reaped.
 const REAP_MAX: Duration = Duration::from_millis(10);
 
-/// After how many reaped processes the clock is read.
+/// The number of reaped processes after which the clock is read.
 const REAP_BATCH: usize = 64;
 
 const SCAN_MAX: Duration = Duration::from_millis(250);
 
-/// How long children are killed as they appear, at most, before and after the scan of all processes.
+/// The time limit of the sweeps before and after the scan, which kill children as they appear.
 const SWEEP_MAX: Duration = Duration::from_millis(250);
 
-/// After how many sweeps in a row without a new child there is a pause: killed processes need the
-/// processor to die. A pause lets processes that fork and exit run ahead.
+/// After this many sweeps in a row without a new child, each sweep is followed by a pause, in which
+/// killed processes get the processor to die. Processes that fork and exit run ahead meanwhile.
 const SWEEPS_WITHOUT_PAUSE: u32 = 50;
 
-/// After how many sweeps in a row no new child is expected.
+/// After this many sweeps in a row without a new child, no further child is expected.
 const SWEEPS_WITHOUT_CHILD: u32 = 60;
 
 const SWEEP_PAUSE: Duration = Duration::from_micros(200);
 
-/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Exit(u8),
@@ -70,28 +69,26 @@ pub(super) struct Job {
     terminal: Option<File>,
     clock: Clock,
     pub(super) ended: Option<Ended>,
-    /// The command stopped at the terminal.
     has_stopped: bool,
     /// No child is left at all.
     is_alone: bool,
-    /// The last `reap` reached its limit: more may have ended.
+    /// The last `reap` reached its limit: more processes may have ended.
     pub(super) has_more_to_reap: bool,
-    /// Reaped processes that [`forget_reaped`](Job::forget_reaped) has not handled yet.
+    /// Reaped processes for [`forget_reaped`](Job::forget_reaped).
     reaped: HashSet<Pid>,
     /// Killed children that are not reaped yet.
     killed: HashSet<Pid>,
     /// The running program of `--on-lost-exec`, which is not part of the job.
     pub(super) hook: Option<Pid>,
-    /// The job has ended, or the rest of it may run on; otherwise the drop kills it.
+    /// The job has ended, or its rest may run on. Otherwise the drop kills it.
     pub(super) is_settled: bool,
 }
 
 impl Job {
-    /// Must be called on the main thread: the command dies with the thread that started it.
+    /// Starts the command, on the main thread: the command dies with its starting thread.
     ///
-    /// A command in the foreground group stays in it: in its own group it could neither read the
-    /// terminal nor receive its Ctrl-C. Elsewhere it gets its own group, which can be signalled as
-    /// a whole.
+    /// A command in the foreground group stays there: in its own group it could neither read the
+    /// terminal nor receive its Ctrl-C. Elsewhere it gets its own group, signalled as a whole.
     pub(super) fn start(mut command: Command, lifeline: Option<OwnedFd>, clock: Clock) -> io::Result<Self> {
         let terminal = File::open("/dev/tty").ok();
         let is_foreground = terminal.as_ref().is_some_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()));
@@ -121,7 +118,6 @@ impl Job {
         })
     }
 
-    /// Starts a program that is not part of the job.
     pub(super) fn start_hook(&mut self, mut command: Command) -> io::Result<()> {
         let pid = Pid::from_child(&command.process_group(0).spawn()?);
         self.descendants.exclude(pid);
@@ -135,8 +131,7 @@ impl Job {
         pidfd_open(self.pid, PidfdFlags::empty()).ok()
     }
 
-    /// Reaps processes that have ended or stopped, up to a limit. Returns whether the command
-    /// itself stopped at the terminal.
+    /// Reaps processes, up to a limit. Returns whether the command stopped at the terminal.
     pub(super) fn reap(&mut self) -> bool {
         self.reap_children();
         self.forget_reaped();
@@ -172,7 +167,7 @@ impl Job {
         self.reaped.insert(pid);
     }
 
-    /// Forgets reaped processes: the kernel may reuse their pids from now on.
+    /// Forgets reaped processes: the kernel may now reuse their pids.
     fn forget_reaped(&mut self) {
         for pid in self.reaped.drain() {
             self.hook.take_if(|hook| *hook == pid);
@@ -186,7 +181,7 @@ impl Job {
         self.scan_briefly().unwrap_or_default()
     }
 
-    /// Scans all processes, and fails after [`SCAN_MAX`].
+    /// Scans all processes; fails after [`SCAN_MAX`].
     fn scan_briefly(&mut self) -> io::Result<Vec<Process>> {
         if self.is_alone {
             return Ok(Vec::new());
@@ -195,8 +190,7 @@ impl Job {
         self.scan(|job| job.clock.now() < until)
     }
 
-    /// Scans all processes for as long as `goes_on`. It reaps meanwhile, so that a command which
-    /// forks and exits does not prolong the scan.
+    /// Scans while `goes_on`, and reaps, so that processes that fork and exit do not prolong it.
     fn scan(&mut self, mut goes_on: impl FnMut(&mut Self) -> bool) -> io::Result<Vec<Process>> {
         let all = processes::all(&mut || {
             self.reap_children();
@@ -207,7 +201,7 @@ impl Job {
         living
     }
 
-    /// Whether nothing of the job is left.
+    /// Returns whether no process of the job is left.
     pub(super) fn is_gone(&mut self) -> bool {
         self.reap();
         if self.ended.is_none() || self.is_alone {
@@ -216,19 +210,18 @@ impl Job {
         if !self.descendants.has_excluded() {
             return false;
         }
-        // With excluded processes among the children, `wait` does not tell. The second scan finds a
-        // process that the first one missed because its parent died meanwhile.
+        // With excluded children, `wait` does not tell. The second scan finds a process that the
+        // first one missed because its parent died meanwhile.
         let mut finds_none = || self.scan_briefly().is_ok_and(|living| living.is_empty());
         finds_none() && finds_none()
     }
 
-    /// Forwards a signal that arrived while the command started: the terminal may have sent it to
-    /// the group before the command was in it.
+    /// Forwards a signal that arrived before the command was in the terminal's group.
     pub(super) fn forward_early(&mut self, caught: CaughtSignal) {
         self.forward(CaughtSignal { from_kernel: self.is_hung_up(caught), ..caught });
     }
 
-    /// Whether the terminal hung up, which the kernel signals only to the leader of the session.
+    /// Returns whether the terminal hung up, which the kernel signals only to the session's leader.
     fn is_hung_up(&self, caught: CaughtSignal) -> bool {
         caught.signal == Signal::HUP && caught.from_kernel && getsid(None) == Ok(getpid())
     }
@@ -247,8 +240,8 @@ impl Job {
         }
     }
 
-    /// Signals the command's own group as a whole, so that processes that start meanwhile receive it
-    /// too. To a command that shares this process's group the terminal sends signals itself.
+    /// Signals the command's own group, so that processes that start meanwhile receive it too. In a
+    /// shared group, the terminal signals the command itself.
     pub(super) fn signal_group(&mut self, signal: Signal) {
         let Some(group) = self.group else { return };
         // The kernel may have reused the number of an empty group.
@@ -257,22 +250,20 @@ impl Job {
         }
     }
 
-    /// Signals the command alone.
     pub(super) fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
             let _ = kill_process(self.pid, signal);
         }
     }
 
-    /// Signals the command and everything it started, one process after the other until this
-    /// deadline.
+    /// Signals the command and its descendants, one after the other until this deadline.
     pub(super) fn signal_all(&mut self, signal: Signal, until: Deadline) {
         if self.is_alone {
             return;
         }
         self.signal_group(signal);
         let mut others = self.living();
-        // Once only: a process that is stopped again right after its CONT must stay stopped.
+        // Once only: a process that stops again right after its CONT must stay stopped.
         others.retain(|process| self.group.is_none() || self.group != process.group);
         self.signal_each(&others, signal, until);
         // A stopped process handles a signal only once it continues.
@@ -288,12 +279,10 @@ impl Job {
         }
     }
 
-    /// Kills everything without waiting for the deaths. Returns the processes that could not be
-    /// killed.
+    /// Kills all processes without waiting for their end. Returns those that could not be killed.
     ///
     /// The command and its group come first: they need no scan, which takes milliseconds, and the
-    /// command cannot start others meanwhile. Children are killed next, as they appear, and then
-    /// whatever else descends from the command.
+    /// command can start no others meanwhile. Its children follow, then all other descendants.
     pub(super) fn kill(&mut self) -> Vec<Process> {
         self.signal(Signal::KILL);
         self.signal_group(Signal::KILL);
@@ -301,8 +290,7 @@ impl Job {
         if self.is_alone {
             return Vec::new();
         }
-        // The scan finds descendants that are not children. It has no limit; children are killed
-        // meanwhile.
+        // The scan finds the other descendants. It has no limit: children are killed meanwhile.
         let mut next_sweep = self.clock.now();
         let living = self.scan(|job| {
             // A sweep of many children takes long; the scan gets most of the time.
@@ -342,12 +330,12 @@ impl Job {
         }
     }
 
-    /// Whether there may be a shell that has to learn of stops.
+    /// Returns whether a shell may have to learn of stops.
     pub(super) fn has_terminal(&self) -> bool {
         self.terminal.is_some()
     }
 
-    /// After `fg`: makes the command's own group the foreground group. Returns whether it did.
+    /// Makes the command's own group the foreground group after `fg`. Returns whether it did.
     pub(super) fn take_terminal(&self) -> bool {
         match (self.group, &self.terminal) {
             (Some(group), Some(terminal)) if tcgetpgrp(terminal) == Ok(getpgrp()) => {

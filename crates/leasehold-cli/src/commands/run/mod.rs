@@ -1,10 +1,10 @@
-//! `run` holds a lock while a command runs. Nothing that the command started outlives the lock.
+//! `run`: holds a lock while a command runs. No descendant of the command outlives the lock.
 //!
 //! Two threads share the work, so that neither blocks the other: the runtime's thread renews the
 //! lease, the main thread handles signals and the command (`runtime_bridge`, `event_loop`). The
-//! command starts through `__exec`, and stays in the terminal's foreground group or gets its own
-//! group (`job`). `processes` finds everything that descends from it. `supervise` decides when to
-//! end it. `elect` repeats the run.
+//! command starts through `__exec`, in the terminal's foreground group or a group of its own
+//! (`job`). `processes` finds its descendants. `supervise` decides when to end it. `elect` repeats
+//! the run.
 
 mod acquire;
 mod elect;
@@ -34,10 +34,10 @@ use runtime_bridge::{Outcome, RuntimeBridge};
 use spec::RunSpec;
 use supervise::{Supervisor, Verdict};
 
-/// How long a store may take to confirm a release. Without one, the lock ends with its TTL.
+/// The time limit for the confirmation of a release. Without one, the lock ends with its TTL.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a store may take to answer a request whose result changes nothing.
+/// The time limit for a request whose result changes nothing.
 const CLEANUP_MAX: Duration = Duration::from_secs(1);
 
 const RUN_TTL: Duration = Duration::from_secs(30);
@@ -53,16 +53,15 @@ pub(crate) fn elect(global: &Global, args: &Elect) -> Result<u8, Failure> {
     Session::with(global, spec, |session| session.elect(args.once))
 }
 
-/// A connected client, and what its runs share.
+/// A connected client, and the state that its runs share.
 struct Session {
     bridge: RuntimeBridge,
     locks: Locks,
     spec: Arc<RunSpec>,
-    /// Why the last renewal failed.
+    /// The cause of the last failed renewal.
     renewal_error: Arc<Mutex<Option<String>>>,
 }
 
-/// The end of one run.
 struct RunEnd {
     code: u8,
     verdict: Verdict,
@@ -74,8 +73,8 @@ impl RunEnd {
         RunEnd { code, verdict, ran: Duration::ZERO }
     }
 
-    /// The signal of a key at the terminal (Ctrl-C) that ended the run. The shell that waits for
-    /// this process ends its script only if this process dies of the same signal.
+    /// Returns the signal of a key (Ctrl-C) that ended the run. The shell that waits for this
+    /// process ends its script only if this process dies of the same signal.
     fn dies_of(&self) -> Option<Signal> {
         let signal = self.verdict.keyboard_signal?;
         let is_fatal = self.verdict.interrupted_by == Some(signal)
@@ -141,7 +140,6 @@ impl Session {
         closed.and(end).map(RunEnd::exit)
     }
 
-    /// Acquires the lock, runs the command, and releases the lock.
     fn run(&mut self) -> Result<RunEnd, Failure> {
         let Session { bridge, locks, spec, .. } = self;
         spec.check_store(&locks.capabilities())?;
@@ -166,7 +164,7 @@ impl Session {
         let waited = short(acquired_at.since(asked_at));
         log::debug(format_args!("{} acquired after {waited}, fence {}", spec.names, lease.fence()));
         let lifeline = if spec.run.close { None } else { locks.lifeline()? };
-        // A signal that came before the command started ends the run without it.
+        // A signal before the start of the command ends the run without it.
         if let Some(caught) = bridge.wait_events(Some(Duration::ZERO))?.into_iter().find(|it| it.is_fatal()) {
             return Ok(caught.into());
         }
@@ -203,11 +201,10 @@ impl Session {
         let names = &spec.names;
         if verdict.is_lost {
             match lease.is_valid() {
-                // The survivors keep what is left of the lease.
+                // The survivors keep the rest of the lease.
                 _ if verdict.has_survivors => std::mem::forget(lease),
                 true => drop(bridge.run_for(lease.release(), CLEANUP_MAX)?),
-                // The drop confirms to an operator who evicted the holder that everything has
-                // ended.
+                // The drop confirms the end to the operator who evicted the holder.
                 false => drop(lease),
             }
             log::error(after_loss(spec, verdict.ended));
@@ -257,8 +254,7 @@ impl Session {
                 log::error(not_recorded(spec, verdict.ended, &why));
                 return Ok(NOT_RECORDED);
             }
-            // A release without an answer is only a warning: the lock protected the command to its
-            // end.
+            // Without an answer this is only a warning: the command was protected to its end.
             Some(Err(error)) => log::warn(error),
             None => log::warn(format_args!(
                 "the store has not said that it took {names} back; it is free when its TTL of {} is over",
@@ -269,7 +265,7 @@ impl Session {
     }
 }
 
-/// Logs the first failure of a renewal and its recovery, and stores why the last one failed.
+/// Logs the first failure of a renewal and its recovery, and stores the cause of the last one.
 fn log_renewal(renewal_error: &Mutex<Option<String>>, event: Event) {
     match event {
         Event::RenewalFailed { names, why, tries, remaining, .. } => {
@@ -310,7 +306,7 @@ fn after_loss(spec: &RunSpec, ended: Option<Ended>) -> String {
     )
 }
 
-/// How the command ended, as the start of a sentence.
+/// Describes the end of the command, as the start of a sentence.
 fn end_of_command(spec: &RunSpec, ended: Option<Ended>) -> String {
     let command = spec.shown_command();
     match ended {

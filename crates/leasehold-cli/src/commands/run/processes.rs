@@ -1,5 +1,4 @@
-//! The processes that descend from this process, whatever their group or session: this process is a
-//! subreaper, so that orphans become its children.
+//! The descendants of this subreaper, in all groups and sessions: orphans become its children.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,13 +11,12 @@ use rustix::process::{
     pidfd_send_signal, set_child_subreaper, waitid,
 };
 
-/// How many processes a scan reads before it reaps again.
+/// The number of processes that a scan reads before it reaps again.
 const SCAN_BATCH: usize = 16;
 
-/// How many children one sweep kills.
+/// The number of children that one sweep kills.
 const SWEEP_BATCH: usize = 512;
 
-/// A process as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: Pid,
@@ -28,7 +26,7 @@ pub(super) struct Process {
     session: i32,
     name: String,
     is_dead: bool,
-    /// With the pid this is unique; a pid alone may be used again.
+    /// Unique together with the pid; a pid alone may be reused.
     started: u64,
 }
 
@@ -45,7 +43,7 @@ impl Process {
         Process::try_read(pid).ok().flatten()
     }
 
-    /// `None` if it has ended.
+    /// Returns `None` if it has ended.
     fn try_read(pid: i32) -> io::Result<Option<Self>> {
         // One read: the kernel writes the line as a whole, and it is shorter than this.
         let mut line = [0; 1024];
@@ -97,26 +95,23 @@ impl Process {
     }
 }
 
-/// The processes that descend from this process, except those that do not belong to the command.
+/// The descendants of this process that belong to the command.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    /// Children that a shell had started before it became this process, and the programs that this
-    /// process starts for itself.
+    /// Children that a shell started before it became this process, and leasehold's own programs.
     excluded: HashSet<Pid>,
-    /// The groups of those programs: the processes that they leave in the background are excluded
-    /// too.
+    /// The groups of those programs, with the processes that they leave in the background.
     excluded_groups: HashSet<Pid>,
-    /// The kernel's list of the children of the main thread, where the kernel has one. Orphans
-    /// appear in it: the kernel makes them children of the first thread of their reaper.
+    /// The kernel's list of the main thread's children, if the kernel has one. It contains orphans:
+    /// the kernel makes them children of their reaper's first thread.
     children: Option<File>,
 }
 
 impl Descendants {
-    /// Makes this process the reaper of its descendants. Must be called before the first child is
-    /// started.
+    /// Makes this process the reaper of its descendants; called before the first child starts.
     pub(super) fn adopt() -> io::Result<Self> {
         let own = getpid().as_raw_nonzero().get();
-        // The numbers in the /proc of another PID namespace are those of other processes.
+        // In the /proc of another PID namespace, the numbers mean other processes.
         if std::fs::read_link("/proc/self")?.as_os_str() != own.to_string().as_str() {
             return Err(io::Error::other(
                 "/proc belongs to another PID namespace; mount one for this (unshare --mount-proc)",
@@ -142,7 +137,6 @@ impl Descendants {
         !self.excluded.is_empty() || !self.excluded_groups.is_empty()
     }
 
-    /// Forgets a process that was reaped: its number may be used again.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.excluded.remove(&pid);
     }
@@ -152,9 +146,8 @@ impl Descendants {
         self.excluded.contains(&pid) || (!self.excluded_groups.is_empty() && is_in(&self.excluded_groups))
     }
 
-    /// The descendants that run, of all processes by parent. `reaped` are the children that were
-    /// reaped while `all` was read: their children were read before they became children of this
-    /// process.
+    /// Finds the running descendants in `all`, by parent. `reaped` are the children that were
+    /// reaped while `all` was read: their own children are still listed under them.
     pub(super) fn living(&self, all: &BTreeMap<i32, Vec<Process>>, reaped: &HashSet<Pid>) -> Vec<Process> {
         let mut found = Vec::new();
         let mut parents: Vec<i32> = reaped.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
@@ -171,11 +164,11 @@ impl Descendants {
         found
     }
 
-    /// Kills children of this process, which every orphan becomes, and adds them to `killed`. Skips
-    /// those that are in it. Returns how many it killed; at most [`SWEEP_BATCH`].
+    /// Kills children of this process, which all orphans become, and adds them to `killed`. Skips
+    /// those in `killed`. Returns how many it killed, at most [`SWEEP_BATCH`].
     ///
-    /// It reads one file, where a scan of all processes takes milliseconds: fast enough to overtake
-    /// processes that fork and exit, since a process with a pending SIGKILL does not fork any more.
+    /// It reads one file in a few microseconds, where a scan of all processes takes milliseconds.
+    /// So it overtakes processes that fork and exit: one with a pending SIGKILL forks no more.
     pub(super) fn kill_children(&self, killed: &mut HashSet<Pid>) -> usize {
         let mut list = String::new();
         let Some(mut file) = self.children.as_ref() else { return 0 };
@@ -198,8 +191,8 @@ impl Descendants {
     }
 }
 
-/// Whether there is a shell that would continue this process after a stop. Without one it would
-/// stay stopped, and the terminal's Ctrl-Z has no effect.
+/// Returns whether a shell would continue this process after a stop. Without one it would stay
+/// stopped, and the terminal's Ctrl-Z has no effect.
 pub(super) fn can_be_continued() -> bool {
     let Some(own) = Process::read(getpid().as_raw_nonzero().get()) else { return false };
     let mut parent = own.parent;
@@ -217,13 +210,12 @@ fn children_of(parent: i32, all: &BTreeMap<i32, Vec<Process>>) -> impl Iterator<
     all.get(&parent).into_iter().flatten()
 }
 
-/// Reads every process that is visible, by parent. It may miss processes that start or end
-/// meanwhile. It calls `goes_on` now and then.
+/// Reads all visible processes, by parent. It may miss some that start or end meanwhile.
 ///
 /// # Errors
 /// `goes_on` returned false, or `/proc` cannot be read, for lack of a descriptor for example.
 pub(super) fn all(goes_on: &mut dyn FnMut() -> bool) -> io::Result<BTreeMap<i32, Vec<Process>>> {
-    // The numbers first: the scan would never end where processes start faster than it reads them.
+    // The numbers first: otherwise a scan would never end if processes start faster than it reads.
     let pids = pids()?;
     let mut all: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     for batch in pids.chunks(SCAN_BATCH) {

@@ -22,7 +22,6 @@ pub(super) struct RuntimeBridge {
     pub(super) clock: Clock,
 }
 
-/// What came first.
 pub(super) enum Outcome<T> {
     Answer(T),
     Signal(CaughtSignal),
@@ -67,8 +66,7 @@ impl RuntimeBridge {
         }
     }
 
-    /// Runs `work` on the runtime for at most this long, and for at most [`RELEASE_MAX`] after a
-    /// fatal signal.
+    /// Runs `work` for at most this long, and at most [`RELEASE_MAX`] after a fatal signal.
     pub(super) fn run_for<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = T> + Send + 'static,
@@ -96,8 +94,7 @@ impl RuntimeBridge {
         let (answer, answers) = mpsc::channel();
         let wake = self.events.wake_on_drop();
         let task = self.runtime.spawn(async move {
-            // Dropped after the sender, so that the main thread finds the answer, or a closed
-            // channel.
+            // Dropped after the sender: the main thread finds the answer, or a closed channel.
             let _wake = wake;
             let _ = { answer }.send(work.await);
         });
@@ -130,7 +127,7 @@ pub(super) fn stop_process_group() -> io::Result<()> {
     Ok(kill_current_process_group(Signal::TTIN)?)
 }
 
-/// Stops this process, if a shell is there to continue it.
+/// Stops this process, if a shell can continue it.
 pub(super) fn stop_process() -> io::Result<()> {
     match can_be_continued() {
         true => Ok(kill_process(getpid(), Signal::STOP)?),

@@ -18,13 +18,12 @@ use crate::output::print;
 use crate::user::label_of_run;
 use crate::{ancestors, config, log, name};
 
-/// How long before the end of the lease everything is dead.
+/// The time before the end of the lease by which all processes are dead.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
 
 /// The default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 
-/// What to lock, what to run, and how to end it.
 #[derive(Debug)]
 pub(super) struct RunSpec {
     pub(super) run: Run,
@@ -36,7 +35,6 @@ pub(super) struct RunSpec {
     pub(super) ttl: Duration,
     /// Zero does not wait; [`Duration::MAX`] has no limit.
     pub(super) wait: Duration,
-    /// `--kill-after`, or its default.
     pub(super) kill_after: Duration,
     output: Output,
     program: OsString,
@@ -44,7 +42,7 @@ pub(super) struct RunSpec {
 }
 
 impl RunSpec {
-    /// Checks the command line. `ttl` is the TTL where neither that nor the configuration has one.
+    /// Checks the command line. `ttl` is the default after the command line and the configuration.
     pub(super) fn new(run: Run, ttl: Duration, global: &Global) -> Result<Self, Failure> {
         let defaults = config::defaults(global.store.as_deref())?;
         let Run { limits, ending, waiting, .. } = &run;
@@ -98,7 +96,7 @@ impl RunSpec {
         })
     }
 
-    /// Refuses a time that the store could not keep the lock for once the command has run.
+    /// Refuses a time for which the store could not keep the lock after the command has run.
     pub(super) fn check_store(&self, store: &Capabilities) -> Result<(), Failure> {
         if self.at_least() <= store.max_ttl.as_duration() {
             return Ok(());
@@ -117,17 +115,15 @@ impl RunSpec {
         self.run.limits.once_per.is_some()
     }
 
-    /// How long the lock is kept from the start of the run.
+    /// The time for which the lock is kept, from the start of the run.
     pub(super) fn at_least(&self) -> Duration {
         self.run.limits.once_per.or(self.run.limits.at_least).unwrap_or_default()
     }
 
-    /// The option that sets [`at_least`](RunSpec::at_least).
     pub(super) fn keep_option(&self) -> &'static str {
         if self.is_once() { "--once-per" } else { "--at-least" }
     }
 
-    /// The command, with its environment.
     pub(super) fn command(&self, fence: Fence) -> Command {
         let mut command = exec::command(&self.program);
         command.args(&self.args);
@@ -136,7 +132,6 @@ impl RunSpec {
         command
     }
 
-    /// The program of `--on-lost-exec`, with its environment.
     pub(super) fn hook_command(&self, fence: Fence, loss: &str) -> Option<Command> {
         let mut command = Command::new(self.run.ending.on_lost_exec.as_ref()?);
         self.set_environment(&mut command, fence);
@@ -154,12 +149,12 @@ impl RunSpec {
         exec::without_secrets(command);
     }
 
-    /// The command for messages: without its arguments, which may be secret.
+    /// The command for messages, without its arguments, which may be secret.
     pub(super) fn shown_command(&self) -> String {
         self.program.display().to_string().chars().flat_map(char::escape_debug).collect()
     }
 
-    /// The exit code of a run whose lock is held by another.
+    /// Returns the exit code of a run whose lock is held by another client.
     pub(super) fn not_acquired(&self, error: &Error) -> Result<u8, Failure> {
         if !self.run.limits.skips() {
             return Err(Failure::busy(self.run.waiting.conflict_exit_code, error));
@@ -181,7 +176,7 @@ impl RunSpec {
     }
 }
 
-/// Refuses a program of `--on-lost-exec` that could not be started, before the lease is at stake.
+/// Refuses a program of `--on-lost-exec` that cannot be started, before the lease is at stake.
 fn check_hook(hook: &OsStr) -> Result<(), Failure> {
     let usable = |path: &Path| match path.metadata() {
         Err(error) => Err(error.to_string()),

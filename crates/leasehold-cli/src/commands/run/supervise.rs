@@ -1,5 +1,4 @@
-//! Supervises the command while it runs: forwards signals to it, and ends it in time if the lease
-//! is lost or about to be lost. One loop, on the main thread.
+//! The supervisor of a command, a loop: forwards signals, and ends the command before its lease.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -18,29 +17,28 @@ use crate::duration::short;
 use crate::exit::{Failure, without_advice};
 use crate::{log, signals};
 
-/// How often processes are checked whose end sends no signal to this process.
+/// The interval of checks for processes whose end sends no signal to this process.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long the kernel may take to end killed processes before that is reported.
+/// The time after which killed processes that still run are reported.
 const KILL_MAX: Duration = Duration::from_secs(2);
 
-/// How much earlier everything is killed for each process of the machine: the time that the kernel
-/// needs to end one on a busy machine. (5,000 took 0.5 s, unoptimized, beside five others.)
+/// The extra margin per process of the machine: the kernel's time to end one on a busy machine.
+/// (5,000 took 0.5 s, unoptimized, beside five others.)
 const MARGIN_PER_PROCESS: Duration = Duration::from_micros(200);
 
-/// How much earlier, as a multiple of the time that one scan of all processes took: to kill them
-/// takes about as long, and several turns of a processor that is busy with what the command starts.
+/// The extra margin as a multiple of the time of one scan of all processes: to kill them takes
+/// about as long, and several turns of a processor that the command keeps busy.
 const MARGIN_PER_SCAN: u32 = 4;
 
-/// How long a command that was asked to stop (TSTP) has before it is stopped.
+/// The time after which a command that was asked to stop (TSTP) is stopped.
 const STOP_MAX: Duration = Duration::from_millis(200);
 
-/// How long the hook may run once everything else has ended.
+/// The time limit of the hook once all other processes have ended.
 const HOOK_MAX: Duration = Duration::from_secs(10);
 
-/// Supervises one command until it, and everything it started, has ended.
 pub(super) struct Supervisor<'a> {
     session: &'a mut Session,
     spec: Arc<RunSpec>,
@@ -51,7 +49,7 @@ pub(super) struct Supervisor<'a> {
     /// The latest end of the lease that was seen while it was valid.
     deadline: Deadline,
     stage: Stage,
-    /// How long before the deadline everything is killed. It grows with the number of processes.
+    /// The time before the deadline at which all processes are killed.
     margin: Duration,
     /// Only processes that cannot be ended are left.
     only_survivors: bool,
@@ -71,7 +69,6 @@ enum Stage {
     },
 }
 
-/// How the command ended, and why.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) ended: Option<Ended>,
@@ -88,16 +85,15 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the run was interrupted: by a signal to leasehold, which the command may have
-    /// handled, or by one that ended the command. A command that leasehold ended because it ran too
-    /// long, or that crashed, was not interrupted.
+    /// Returns whether a signal interrupted the run: one to leasehold, which the command may have
+    /// handled, or one that ended the command. A crash or a time-out is no interruption.
     pub(super) fn is_interrupted(&self) -> bool {
         const INTERRUPTS: [Signal; 5] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL];
         let was_killed = INTERRUPTS.iter().any(|it| self.ended == Some(Ended::Signal(it.as_raw())));
         self.is_end_requested || (was_killed && !self.is_too_long)
     }
 
-    /// Whether a process that cannot be ended still runs: the lease is left to its TTL.
+    /// Returns whether the lease is left to its TTL for survivors.
     pub(super) fn leaves_lease(&self) -> bool {
         self.is_lost && self.has_survivors
     }
@@ -130,8 +126,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Returns when the command and, unless `--close` is given, everything it started has ended. On
-    /// an error the job is killed when it is dropped: nothing of it runs unsupervised.
+    /// Returns when the command and, unless `--close` is given, its descendants have ended. On an
+    /// error the drop kills the job, so that none of it runs unsupervised.
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.session.bridge.events.watched = self.job.end();
         for caught in self.session.bridge.wait_events(Some(Duration::ZERO))? {
@@ -139,7 +135,7 @@ impl<'a> Supervisor<'a> {
             self.job.forward_early(caught);
         }
         loop {
-            // The command stopped: it reads the terminal from the background, or Ctrl-Z stopped it.
+            // It reads the terminal from the background, or Ctrl-Z stopped it.
             if self.job.reap() && self.job.has_terminal() && !self.continue_in_foreground() {
                 self.stop(true)?;
             }
@@ -165,7 +161,7 @@ impl<'a> Supervisor<'a> {
             return true;
         }
         if self.stage != Stage::Running {
-            // A process that cannot be ended is waited for while the lock is held.
+            // While the lock is held, this waits for a process that cannot be ended.
             return self.verdict.is_lost && self.only_survivors;
         }
         if self.job.ended.is_none() {
@@ -244,7 +240,7 @@ impl<'a> Supervisor<'a> {
         [lease, stage, orphans, unreaped].into_iter().flatten().min()
     }
 
-    /// Acts on a loss first, and logs it afterwards. `None`: the lease is about to end.
+    /// Acts on a loss, then logs it. `None`: the lease is about to end.
     fn lost(&mut self, loss: Option<Loss>, now: Deadline) {
         self.verdict.is_lost = true;
         let pid = self.job.pid.as_raw_nonzero();
@@ -298,8 +294,7 @@ impl<'a> Supervisor<'a> {
         ));
     }
 
-    /// Asks the job to end, and sets the time to kill it: `--kill-after`, or less if the lease ends
-    /// sooner.
+    /// Asks the job to end; kills it after `--kill-after`, or sooner if the lease ends.
     fn ask_to_end(&mut self, now: Deadline) {
         let grace = now.plus(self.spec.kill_after);
         self.set_margin();
@@ -320,7 +315,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Kills everything once; the next check meets what is left.
+    /// Kills all processes once; the next check handles the rest.
     fn kill(&mut self, now: Deadline) {
         let since = match self.stage {
             Stage::Killing { since } => since,
@@ -365,7 +360,7 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Continues a job that may use the terminal now. Returns whether that is so.
+    /// Continues a job that may now use the terminal. Returns whether it may.
     fn continue_in_foreground(&mut self) -> bool {
         let is_foreground = self.job.take_terminal();
         if is_foreground {
@@ -374,9 +369,9 @@ impl<'a> Supervisor<'a> {
         is_foreground
     }
 
-    /// Ends what an ended command left behind. The signal alone may not: a shell without job
-    /// control starts background processes that ignore INT and QUIT. The second signal kills at
-    /// once.
+    /// Ends the processes that an ended command left behind. The signal alone may not: a shell
+    /// without job control starts background processes that ignore INT and QUIT. The second signal
+    /// kills at once.
     fn end_left_behind(&mut self, signal: Signal) {
         self.verdict.interrupted_by = Some(signal);
         let now = self.session.bridge.now();
@@ -390,8 +385,8 @@ impl<'a> Supervisor<'a> {
         ));
     }
 
-    /// Ctrl-Z: stops the job before this process, which renews the lease. `has_stopped`: the
-    /// command has stopped already.
+    /// Stops the job before this process, which renews the lease: Ctrl-Z, or the command has
+    /// stopped.
     fn stop(&mut self, has_stopped: bool) -> Result<(), Failure> {
         if !has_stopped {
             self.ask_to_stop()?;
@@ -404,7 +399,7 @@ impl<'a> Supervisor<'a> {
         stopped.map_err(Failure::internal)?;
         self.forward_signals(Duration::ZERO)?;
         // Without a lease, the next check ends the job. (In a foreground group the shell has
-        // continued the job together with this process, so that it runs for a moment.)
+        // continued the job with this process, so it runs for a moment.)
         if self.proof.is_valid() {
             self.job.take_terminal();
             self.job.signal_all(Signal::CONT, Deadline::FAR);
