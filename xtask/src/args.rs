@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and how.
+//! The command line of `xtask`.
 
 use crate::Result;
 use crate::steps::Step;

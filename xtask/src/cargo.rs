@@ -1,4 +1,4 @@
-//! One call of cargo: shown before it runs, in the words that would repeat it in a shell.
+//! One call of cargo, printed before it runs as a shell could repeat it.
 
 use std::env;
 use std::fmt;
@@ -15,7 +15,6 @@ pub(crate) struct Cargo {
 }
 
 impl Cargo {
-    /// The arguments, separated by spaces.
     pub(crate) fn new(args: &str) -> Self {
         Cargo {
             args: args.split_whitespace().map(str::to_owned).collect(),
@@ -46,7 +45,7 @@ impl Cargo {
         verdict(self.command().status().map_err(no_start)?)
     }
 
-    /// Runs it, prints what it prints on standard output, and returns that if it succeeds.
+    /// Runs it, passes its standard output through, and returns that if it succeeds.
     pub(crate) fn printed_output(&self) -> Result<String> {
         self.announce();
         let output = self.command().stderr(Stdio::inherit()).output().map_err(no_start)?;
@@ -55,7 +54,7 @@ impl Cargo {
         verdict(output.status).map(|()| text)
     }
 
-    /// Runs it, and returns what it prints on standard output.
+    /// Runs it, and returns its standard output.
     pub(crate) fn output(&self) -> Result<String> {
         self.announce();
         let output = self.command().stderr(Stdio::inherit()).output().map_err(no_start)?;
@@ -64,10 +63,10 @@ impl Cargo {
     }
 
     fn command(&self) -> Command {
-        // `cargo run` says which cargo it is; another one on PATH might be of another toolchain.
+        // `cargo run` names its cargo; another one on PATH might be of another toolchain.
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(&self.args).envs(self.env.iter().cloned()).current_dir(root());
-        // A machine of continuous integration compiles once, so what a second compilation would reuse only costs time.
+        // Continuous integration compiles once, so incremental output only costs time.
         if env::var_os("CI").is_some() && env::var_os("CARGO_INCREMENTAL").is_none() {
             command.env("CARGO_INCREMENTAL", "0");
         }
@@ -95,17 +94,17 @@ impl fmt::Display for Cargo {
     }
 }
 
-/// Where cargo puts what it builds.
+/// The directory of cargo's output.
 pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Where programs are installed that only this repository needs: `cargo clean` takes them away.
+/// The directory of programs that only this repository needs. `cargo clean` removes them.
 pub(crate) fn tools() -> PathBuf {
     target().join("tools")
 }
 
-/// The root of the workspace, wherever in it we were called.
+/// The root of the workspace, also if xtask is called in a directory below.
 pub(crate) fn root() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR")
         .and_then(|xtask| PathBuf::from(xtask).parent().map(PathBuf::from))

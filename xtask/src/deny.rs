@@ -1,15 +1,14 @@
-//! `deny`: the licences, bans and sources of the dependencies, and their advisories where those can be fetched.
+//! `deny`: the licences, bans, sources and, if they can be fetched, advisories of the dependencies.
 
 use std::env;
 
 use crate::Result;
 use crate::cargo::{Cargo, tools};
 
-/// Fails on findings only. That the advisories could not be fetched is no finding, but it is said, and said last.
+/// Fails on findings only. Advisories that could not be fetched are no finding, but reported last.
 pub(crate) fn check() -> Result<()> {
     ensure_installed()?;
-    // Apart from the advisories, because cargo-deny has one and the same exit code for "there is an advisory" and
-    // for "the advisories could not be fetched".
+    // Separate calls: for an advisory and for a failed fetch, cargo-deny has the same exit code.
     let rest = call("check licenses bans sources").run();
     let fetched = call("fetch db").run();
     let advisories = if fetched.is_ok() { call("check advisories").run() } else { Ok(()) };

@@ -1,4 +1,4 @@
-//! The library as its users build it: each feature alone, and beside a crate that links another SQLite.
+//! The library as its users build it: each feature alone, and beside another SQLite.
 
 use std::fs;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::Result;
 use crate::cargo::{Cargo, root, tools};
 
-/// The features of the crate `leasehold`. `--all-features` hides code that one feature needs and another one gates.
+/// The features of `leasehold`. `--all-features` hides code that is gated by another feature.
 const FEATURES: &[&str] = &["file", "json", "redis", "testing"];
 
-/// Versions of sqlx whose default features link SQLite. Cargo allows one such package in a dependency graph.
+/// Versions of sqlx that link SQLite by default, which Cargo allows once per dependency graph.
 const SQLX: &[&str] = &["0.8", "0.9"];
 
 /// Lints the library with no feature, with its default features, and with each feature alone.
@@ -21,7 +21,7 @@ pub(crate) fn each_alone() -> Vec<Cargo> {
     [String::new(), "--no-default-features".to_owned()].into_iter().chain(alone).map(|f| with(&f)).collect()
 }
 
-/// Resolves a package that depends on the library and on sqlx, both with their default features.
+/// Resolves a package that depends on the library and on sqlx, both with default features.
 pub(crate) fn resolve_beside_sqlx() -> Result<()> {
     let library = std::path::absolute(root().join("crates/leasehold"))
         .map_err(|error| format!("The library was not found: {error}."))?;

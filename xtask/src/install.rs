@@ -1,4 +1,4 @@
-//! Installs the programs that the tests need, where they are missing: `install.sh`.
+//! The installation of missing programs that the tests need: `install.sh`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,6 @@ pub(crate) fn check() -> Result<()> {
     script("check", &tools()).map(drop)
 }
 
-/// Installs what is missing; returns what it installed.
 pub(crate) fn install() -> Result<String> {
     script("install", &tools())
 }
@@ -22,7 +21,7 @@ fn script(mode: &str, tools: &Path) -> Result<String> {
     run(Command::new("sh").args(["-c", SCRIPT, "install.sh", mode]).arg(tools).current_dir(root()))
 }
 
-/// Returns the standard output of a command that succeeds, and otherwise its standard error.
+/// Returns the standard output of a command that succeeds, or else its standard error.
 fn run(command: &mut Command) -> Result<String> {
     let output =
         command.output().map_err(|error| format!("The installation could not be started: {error}."))?;
@@ -40,8 +39,8 @@ mod tests {
 
     use super::*;
 
-    /// Fills `bin`, the whole PATH of the installation, with everything but for `redis-server` and
-    /// pip. The stub of apt-get installs these two, and requires a policy against services.
+    /// Fills `bin`, the whole PATH of the installation, without `redis-server` and pip. The stub of
+    /// apt-get installs these two, and requires a policy against services.
     const MACHINE: &str = r#"
         set -e
         mkdir -p bin && cd bin
@@ -81,7 +80,6 @@ END
                 .envs([("LEASEHOLD_XTASK_POLICY", "policy"), ("UID_OF_USER", user)]))
         }
 
-        /// The calls of apt-get, pip and npm since the machine exists.
         fn calls(&self) -> String {
             fs::read_to_string(self.0.join("calls")).unwrap_or_default()
         }

@@ -1,4 +1,4 @@
-//! `cargo xtask`: what is done to this repository. Arguments → command → one exit.
+//! `cargo xtask`: the tasks of this repository.
 
 mod args;
 mod cargo;
@@ -15,11 +15,11 @@ use std::process::ExitCode;
 
 use crate::args::{Asked, USAGE};
 
-/// What went wrong, as a sentence for people.
+/// The error is a sentence for people.
 type Result<T> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
-    // Lossy is good enough: a filter that is not UTF-8 matches no test.
+    // Lossy, because a filter that is not UTF-8 matches no test.
     let args: Vec<String> =
         std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let asked = match args::parse(&args) {

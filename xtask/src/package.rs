@@ -1,4 +1,4 @@
-//! The tarballs of the published crates: whether they build, and whether they contain what every reader expects.
+//! The tarballs of the published crates: checks that they build and contain what readers expect.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const EXPECTED: &[&str] = &["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
 /// Packages the published crates, and checks the code in the tarballs as a workspace of its own.
 ///
-/// `cargo package` would compile every dependency again. This check uses the dependencies that clippy has checked.
+/// `cargo package` would compile every dependency again; this uses those that clippy has checked.
 pub(crate) fn check() -> Result<()> {
     let workspace = tools().join("packages");
     let _ = fs::remove_dir_all(&workspace);
@@ -34,8 +34,8 @@ pub(crate) fn check() -> Result<()> {
         .run()
 }
 
-/// Unpacks the tarballs into a workspace with the profiles and the versions of this one. The command needs a library that is
-/// in no registry yet, so the library takes its place.
+/// Unpacks the tarballs into a workspace with this one's profiles and versions. The unpacked
+/// library replaces the registry's for the command: it may not be published yet.
 fn unpack(workspace: &Path) -> Result<()> {
     let written = || -> std::io::Result<()> {
         let manifest = fs::read_to_string(root().join("Cargo.toml"))?;

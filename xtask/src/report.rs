@@ -1,4 +1,4 @@
-//! What was run, how long it took, and what came of it: the table at the end.
+//! The report: the steps, their durations and results.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ struct Row {
 }
 
 impl Report {
-    /// Runs a step, and notes it whether it succeeds or not. What the step returns is shown in the table.
+    /// Runs a step, and adds its result to the table, also if it fails.
     pub(crate) fn step(&mut self, step: &'static str, run: impl FnOnce() -> Result<String>) -> Result<()> {
         let started = Instant::now();
         let ran = run();
@@ -28,12 +28,11 @@ impl Report {
         ran.map(drop)
     }
 
-    /// Adds the steps of another report.
     pub(crate) fn append(&mut self, other: Report) {
         self.rows.extend(other.rows);
     }
 
-    /// Like [`step`](Report::step), for one that counts tests.
+    /// Runs a [`step`](Report::step) that counts tests.
     pub(crate) fn tests(
         &mut self,
         step: &'static str,
@@ -43,7 +42,7 @@ impl Report {
         let (summary, ran) = run();
         let failed = if ran.is_ok() { "" } else { "FAILED: " };
         self.rows.push(Row { step, took: started.elapsed(), came_of_it: format!("{failed}{summary}") });
-        // Only a run that succeeded may end in "0 failed": one that crashed or did not compile has no failed test.
+        // Only a success may end in "0 failed": a crash or a compiler error has no failed test.
         self.tests = ran.is_ok().then_some(summary);
         ran
     }

@@ -1,4 +1,4 @@
-//! `test`, `soak` and `bench`: which calls of cargo they are made of.
+//! `test`, `soak` and `bench`: the steps and their calls of cargo.
 
 use std::process::Command;
 use std::thread;
@@ -11,17 +11,17 @@ use crate::test_program::TestProgram;
 use crate::test_runner::{self, Settings, Summary};
 use crate::{features, install, package};
 
-/// The bench targets that bring their own `main` (`harness = false`). They are named one by one, because
-/// `--benches` would also start every library and binary with arguments meant for a benchmark.
+/// The benches with their own `main` (`harness = false`). `--benches` would also start every
+/// library and binary with arguments for a benchmark.
 const BENCHES: &[&str] = &["cache", "cells", "core", "file", "quorum", "redis", "run"];
 
-/// The part of its full length at which a long proof runs; the tests read it from the environment.
+/// The variable with the part of its full length at which a long proof runs.
 const SCALE: &str = "LEASEHOLD_SCALE";
 
-/// How many tests run at a time, where the environment says so.
+/// The variable with the number of tests that run at a time.
 const JOBS: &str = "LEASEHOLD_TEST_JOBS";
 
-/// A part of `cargo xtask test` that can be run alone.
+/// A part of `cargo xtask test` that can run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Fmt,
@@ -36,7 +36,7 @@ impl Step {
     pub(crate) const ALL: [Step; 6] =
         [Step::Fmt, Step::Features, Step::Clippy, Step::Doc, Step::Package, Step::Test];
 
-    /// The steps that compile and do not run tests.
+    /// The steps that compile and run no tests.
     const CHECKS: [Step; 4] = [Step::Clippy, Step::Doc, Step::Features, Step::Package];
 
     pub(crate) fn name(self) -> &'static str {
@@ -77,8 +77,8 @@ impl Step {
         .map_err(|why| self.failed(&why))
     }
 
-    /// Runs the step in a process of its own, with the lowest priority, so that it takes no time from the tests beside
-    /// it. Prints the output of a step that fails.
+    /// Runs the step as a process with the lowest priority, so that it takes no time from the
+    /// tests. Prints the output of a step that fails.
     fn run_beside_tests(self) -> Result<String> {
         println!("==> cargo xtask test --only {}", self.name());
         let xtask = std::env::current_exe().map_err(|error| format!("xtask was not found: {error}."))?;
@@ -101,7 +101,7 @@ impl Step {
     }
 }
 
-/// Everything a change has to pass, or one step of it.
+/// Runs all steps that a change has to pass, or one of them.
 pub(crate) fn test(only: Option<Step>) -> Result<()> {
     let mut report = Report::default();
     let ran = match only {
@@ -112,12 +112,12 @@ pub(crate) fn test(only: Option<Step>) -> Result<()> {
     ran
 }
 
-/// Runs all steps. The programs that the tests need are installed while the tests are compiled, and the other checks run
-/// beside the tests, which wait for most of their time.
+/// Runs all steps. The programs for the tests are installed while the tests compile, and the other
+/// checks run beside the tests, which mostly wait.
 fn all(report: &mut Report) -> Result<()> {
     install::check()?;
     Step::Fmt.run(report)?;
-    // The scope waits for the installation also if a step fails: apt-get must not be interrupted.
+    // The scope waits for the installation even if a step fails: apt-get must not be interrupted.
     let programs = thread::scope(|scope| {
         let installing = scope.spawn(install::install);
         let programs = compile(report);
@@ -136,7 +136,6 @@ fn all(report: &mut Report) -> Result<()> {
     checked.and(tested.map_err(|why| Step::Test.failed(&why)))
 }
 
-/// Compiles the test programs.
 fn compile(report: &mut Report) -> Result<Vec<TestProgram>> {
     let mut programs = Vec::new();
     report.step("compile", || {
@@ -146,7 +145,6 @@ fn compile(report: &mut Report) -> Result<Vec<TestProgram>> {
     Ok(programs)
 }
 
-/// The tests at full length, with the figures that they print.
 pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
     let settings = settings("1", filter);
     let mut report = Report::default();
@@ -159,7 +157,6 @@ pub(crate) fn soak(filter: Option<&str>) -> Result<()> {
     ran.map_err(|why| format!("The soak failed. {why} To run it again: cargo xtask soak{again}"))
 }
 
-/// The benchmarks; they print markdown themselves.
 pub(crate) fn bench(filter: Option<&str>) -> Result<()> {
     let call = Cargo::new("bench --workspace --all-features");
     let call = BENCHES.iter().fold(call, |call, bench| call.arg("--bench").arg(*bench));
@@ -182,7 +179,7 @@ fn settings(scale: &str, filter: Option<&str>) -> Settings {
     }
 }
 
-/// Runs the tests of these programs and then those in the documentation, and `beside` at the same time.
+/// Runs the tests of these programs, then those in the docs; runs `beside` at the same time.
 fn tests(
     programs: &[TestProgram],
     settings: &Settings,
@@ -197,7 +194,7 @@ fn tests(
     (summary, ran)
 }
 
-/// Runs the tests in the documentation; returns how many passed.
+/// Runs the tests in the docs; returns the number that passed.
 ///
 /// `--doc` overrides `doctest = false`, so the crates that have it are excluded by name.
 fn doc_tests() -> Result<usize> {

@@ -1,4 +1,4 @@
-//! The compiled test programs of the workspace, and the tests in each of them.
+//! The compiled test programs of the workspace, and their tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,6 @@ use std::process::Command;
 use crate::Result;
 use crate::cargo::Cargo;
 
-/// One compiled test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TestProgram {
     /// The package, which has the name of its directory.
@@ -17,7 +16,7 @@ pub(crate) struct TestProgram {
     directory: PathBuf,
 }
 
-/// The cargo target from which a test program is compiled.
+/// The cargo target of a test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
     /// The unit tests of a library.
@@ -28,12 +27,13 @@ enum Target {
 }
 
 impl TestProgram {
-    /// Compiles all test programs, and not the examples, which clippy checks. Compiler messages go to standard error.
+    /// Compiles all test programs, without the examples, which clippy checks. Compiler messages go
+    /// to standard error.
     pub(crate) fn compile_all(features: &str) -> Result<Vec<TestProgram>> {
         let call = Cargo::new("test --workspace --tests --no-run --message-format=json-render-diagnostics")
             .arg(features);
         let mut programs: Vec<TestProgram> = call.output()?.lines().filter_map(parse_artifact).collect();
-        // The long tests of `stress` start first, so that no long test is left when the others have ended.
+        // The long tests of `stress` start first, so that none is left when the others have ended.
         programs.sort_by_key(|program| (program.name() != "leasehold::stress", program.name()));
         Ok(programs)
     }
@@ -46,7 +46,6 @@ impl TestProgram {
         }
     }
 
-    /// The names of the tests, as the test harness lists them.
     pub(crate) fn list(&self) -> Result<Vec<String>> {
         let output = self.command().args(["--list", "--format", "terse"]).output();
         let output = output
@@ -57,14 +56,12 @@ impl TestProgram {
         Ok(parse_list(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// A process that runs one test.
     pub(crate) fn run_one(&self, test: &str) -> Command {
         let mut command = self.command();
         command.args(["--exact", test, "--nocapture"]);
         command
     }
 
-    /// The command line that runs one test alone.
     pub(crate) fn command_line(&self, test: &str) -> String {
         let target = match &self.target {
             Target::Library => "--lib".to_owned(),
@@ -81,7 +78,7 @@ impl TestProgram {
     }
 }
 
-/// The test program that one line of cargo's JSON output describes; `None` for every other line.
+/// Parses a test program from a line of cargo's JSON output; `None` for every other line.
 fn parse_artifact(line: &str) -> Option<TestProgram> {
     let profile = line.split_once(r#""profile":{"#)?.1.split_once('}')?.0;
     let executable =
@@ -98,7 +95,7 @@ fn parse_artifact(line: &str) -> Option<TestProgram> {
     Some(TestProgram { package, target, executable, directory })
 }
 
-/// The first field of this name whose value is a string. Cargo's names and paths here contain no escapes.
+/// The first string field of this name. Cargo's names and paths here contain no escapes.
 fn string_field(json: &str, name: &str) -> Option<String> {
     let value = json.split_once(&format!("\"{name}\":\""))?.1;
     value.split_once('"').map(|(value, _)| value.to_owned())

@@ -1,7 +1,7 @@
-//! Runs every test in a process of its own, several at a time, whichever program they are in.
+//! The test runner: a process per test, several at a time, from all programs.
 //!
-//! A process per test keeps process-wide state (log subscribers, signal handlers, open files) apart, gives the duration of each
-//! test, and lets the tests of all programs share the processors.
+//! A process per test separates process-wide state (log subscribers, signal handlers, open files),
+//! times each test, and lets the tests of all programs share the processors.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,39 +14,37 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::test_program::TestProgram;
 
-/// Tests that would disturb the tests beside them: they start thousands of processes. They run last, one at a time.
+/// Tests that start thousands of processes, and would disturb others. They run last, one at a time.
 const RUN_ALONE: &[&str] = &["run_forks::"];
 
-/// Tests that load the machine and measure how long things take: one of them runs at a time, beside other tests.
+/// Tests that load the machine and measure times. One of them runs at a time, beside others.
 const RUN_ONE_BY_ONE: &[&str] = &["processes::"];
 
-/// Long tests that wait for most of their time. They run beside the others, one more at a time for each processor.
+/// Long tests that mostly wait. They run beside the others, one more at a time for each processor.
 const MOSTLY_WAIT: &[&str] = &["conformance::", "given::every_case", "many::", "tls::every_case"];
 
-/// How long the output may stay open after the test has ended. A process that the test left behind may hold it open for ever.
+/// The time limit for the end of output after a test: a process that it left may hold it open.
 const OUTPUT_CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often the runner looks whether a test has ended.
+/// The interval of checks whether a test has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 const SLOWEST: usize = 10;
 
-/// How tests are run.
 pub(crate) struct Settings {
     pub(crate) env: Vec<(&'static str, String)>,
     /// Only tests whose `program::name` contains this text.
     pub(crate) filter: Option<String>,
-    /// How many tests run at a time.
+    /// The number of tests that run at a time.
     pub(crate) jobs: usize,
-    /// How many of the tests that mostly wait run at a time beside them.
+    /// The number of tests that mostly wait and run beside them.
     pub(crate) waiting_jobs: usize,
     /// A test that takes longer is killed and fails.
     pub(crate) time_limit: Duration,
-    /// Whether the output of tests that pass is printed, too.
+    /// Prints the output of tests that pass, too.
     pub(crate) shows_output: bool,
 }
 
-/// The outcome of a run: what the report shows.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) programs: usize,
@@ -64,7 +62,6 @@ impl fmt::Display for Summary {
 }
 
 impl Summary {
-    /// The slowest tests, a line each.
     pub(crate) fn print_slowest(&self) {
         println!("\nThe slowest tests:");
         for (took, test) in &self.slowest {
@@ -73,7 +70,6 @@ impl Summary {
     }
 }
 
-/// One test to run.
 struct Job {
     program: usize,
     test: String,
@@ -85,7 +81,6 @@ impl Job {
     }
 }
 
-/// The state that the threads share.
 struct Run<'a> {
     programs: &'a [TestProgram],
     settings: &'a Settings,
@@ -102,10 +97,10 @@ struct Progress {
     failures: Vec<String>,
 }
 
-/// Which tests a thread takes.
+/// The tests that a thread takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lane {
-    /// Those that do not mostly wait, as long as there are any; then the rest.
+    /// First the tests that do not mostly wait, then the rest.
     Any,
     MostlyWait,
 }
@@ -114,7 +109,7 @@ impl Progress {
     fn next_job(&mut self, lane: Lane) -> Option<Job> {
         let may_run = |job: &Job| !(self.is_one_running && job.is_in(RUN_ONE_BY_ONE));
         let fits = |job: &Job| may_run(job) && job.is_in(MOSTLY_WAIT) == (lane == Lane::MostlyWait);
-        // If only tests of `RUN_ONE_BY_ONE` are left, the thread that runs one of them goes on with the others.
+        // The last tests of `RUN_ONE_BY_ONE` all run on one thread.
         let index = self.queue.iter().position(fits).or_else(|| match lane {
             Lane::Any => self.queue.iter().position(may_run),
             Lane::MostlyWait => None,
@@ -125,7 +120,6 @@ impl Progress {
     }
 }
 
-/// The tests of one program.
 #[derive(Default, Clone)]
 struct Counts {
     tests: usize,
@@ -135,8 +129,8 @@ struct Counts {
     busy: Duration,
 }
 
-/// Compiles nothing: runs the tests of these programs, and prints a line for each program that has ended.
-/// `beside` runs at the same time, and ends before the tests that run alone.
+/// Runs the tests of these programs, and prints a line for each program that has ended. `beside`
+/// runs at the same time, and ends before the tests that run alone.
 pub(crate) fn run(
     programs: &[TestProgram],
     settings: &Settings,
@@ -148,7 +142,7 @@ pub(crate) fn run(
     }
 }
 
-/// All tests that match the filter: those that share the processors, and those that run alone.
+/// Lists the matching tests: those that share the processors, and those that run alone.
 fn list(programs: &[TestProgram], settings: &Settings) -> Result<(Vec<Job>, Vec<Job>)> {
     let mut jobs = Vec::new();
     for (program, described) in programs.iter().enumerate() {
@@ -203,7 +197,6 @@ fn run_jobs(
 }
 
 impl Run<'_> {
-    /// Takes jobs of the lane until none is left.
     fn work(&self, lane: Lane) {
         loop {
             let Some(job) = self.progress().next_job(lane) else { return };
@@ -272,12 +265,12 @@ impl Run<'_> {
     }
 }
 
-/// Prints a line. The reader may have gone; the tests run to the end all the same.
+/// Prints a line. Without a reader, the tests still run to the end.
 fn print_line(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Runs a process that executes exactly one test; returns its output, and why the test failed.
+/// Runs one test in a process; returns its output, and why it failed.
 fn run_process(mut command: Command, time_limit: Duration) -> (String, Result<()>) {
     let started = io::pipe().and_then(|(reader, writer)| {
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -287,7 +280,7 @@ fn run_process(mut command: Command, time_limit: Duration) -> (String, Result<()
         Ok(started) => started,
         Err(error) => return (String::new(), Err(format!("the process could not be started: {error}"))),
     };
-    // The command keeps our ends of the pipe, and the reader sees no end while they are open.
+    // The command keeps this end of the pipe, and the reader sees no end while that is open.
     drop(command);
     let (sender, closed) = mpsc::channel();
     let output = std::sync::Arc::new(Mutex::new(Vec::new()));
@@ -331,14 +324,14 @@ fn wait(child: &mut std::process::Child, time_limit: Duration) -> Result<ExitSta
     }
 }
 
-/// Kills a process and all its descendants. A test may run its body, or servers, in processes of their own.
+/// Kills a process and its descendants: a test may start servers, or run its body in a process.
 fn kill_tree(pid: u32) {
     let children = children_of(pid);
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
     children.into_iter().for_each(kill_tree);
 }
 
-/// The children of all threads of a process: the test harness runs a test, which starts them, in a thread of its own.
+/// The children of all threads of a process: the harness runs the test in a thread.
 fn children_of(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -347,7 +340,7 @@ fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The exit code alone proves nothing: a process that runs no test, or that calls `exit(0)` in a test, ends with 0 as well.
+/// Judges the output too: a process that runs no test, or calls `exit(0)`, also ends with 0.
 fn judge(status: ExitStatus, output: &str) -> Result<()> {
     if !status.success() {
         return Err(format!("the process ended with {status}"));
@@ -358,7 +351,7 @@ fn judge(status: ExitStatus, output: &str) -> Result<()> {
     }
 }
 
-/// The lines that the test itself printed.
+/// Returns the lines that the test itself printed.
 fn without_harness(output: &str) -> String {
     let is_harness = |line: &&str| {
         line.is_empty() || line.starts_with("running 1 test") || line.starts_with("test result: ")
