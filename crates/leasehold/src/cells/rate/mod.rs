@@ -52,7 +52,8 @@ const SPREAD_MAX: Duration = Duration::from_millis(250);
 /// allows no take, and no client waits for more than another period. If the clock is set forward,
 /// time has passed.
 ///
-/// **Storage.** The stored value expires by itself, a period after the last take at the latest.
+/// **Storage.** The stored value expires by itself: a period after the last take at the latest, or,
+/// with [`gcra`](RateLimit::gcra), once the takes have run off.
 ///
 /// A take is not idempotent: an unanswered one may have counted. So a limit may allow less, never
 /// more.
