@@ -14,6 +14,7 @@ mod hostile;
 mod late;
 mod manners;
 mod many;
+mod oracle;
 mod processes;
 mod shares;
 mod tls;
