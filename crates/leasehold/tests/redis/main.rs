@@ -15,6 +15,7 @@ mod late;
 mod manners;
 mod many;
 mod oracle;
+mod model;
 mod processes;
 mod shares;
 mod tls;

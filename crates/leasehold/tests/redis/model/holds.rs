@@ -1,0 +1,143 @@
+//! All rules kept: every property holds. At full scale each run explores every state within its bounds.
+
+use super::explorer::explore;
+use super::properties::ONE_PLACE;
+use super::state::{Faults, NO_FAULTS, Profile, Rule, Setup, Share};
+use super::{BARE, BARGING, EXCLUSIVE, PERMIT, POLLER, READER, every_property, within};
+
+/// `states` is a little more than the run has.
+fn holds(name: &str, setup: Setup, states: usize) {
+    let found = explore(name, &setup, &every_property(), within(states));
+    assert!(found.violated.is_none(), "{name}: {:#?}", found.violated);
+    assert!(found.whole || within(states) < states, "{name}: {states} were not all");
+    let polls = setup.clients.iter().all(|profile| profile.polls);
+    let unseen: Vec<_> = found.unseen.into_iter().filter(|name| !(polls && name.contains("push"))).collect();
+    assert!(!found.whole || unseen.is_empty(), "{name}: never seen: {unseen:?}");
+}
+
+const TWO: Setup = Setup { asks: 2, cancels: true, ..BARE };
+const LOSS: Faults = Faults { losses: 1, ..NO_FAULTS };
+const AWAY: Faults = Faults { disconnects: 1, ..NO_FAULTS };
+const CRASH: Faults = Faults { crashes: 1, ..NO_FAULTS };
+
+#[test]
+fn two_clients_ask_twice_and_cancel() {
+    holds("2 exclusive", Setup { repeats_wait: true, ..TWO }, 100_000);
+}
+
+#[test]
+fn two_clients_ask_twice_and_a_message_is_lost() {
+    holds("2 exclusive, loss", Setup { faults: LOSS, ..TWO }, 400_000);
+}
+
+#[test]
+fn two_clients_ask_twice_and_a_subscription_is_lost() {
+    holds("2 exclusive, subscription lost", Setup { faults: AWAY, ..TWO }, 400_000);
+}
+
+#[test]
+fn two_clients_ask_twice_and_one_crashes() {
+    holds("2 exclusive, crash", Setup { faults: CRASH, ..TWO }, 400_000);
+}
+
+#[test]
+fn two_clients_attempt_twice_and_a_message_is_lost() {
+    let setup = Setup { attempts: 2, in_flight: 2, faults: LOSS, ..TWO };
+    holds("2 exclusive, 2 attempts, loss", setup, 6_000_000);
+}
+
+#[test]
+fn two_clients_renew_and_one_is_force_released() {
+    let faults = Faults { forced: 1, ..NO_FAULTS };
+    let setup = Setup { renewals: 1, faults, in_flight: 2, ..TWO };
+    holds("2 exclusive, renewal, force-release", setup, 1_000_000);
+}
+
+#[test]
+fn two_clients_and_the_server_becomes_a_replica() {
+    let faults = Faults { refusals: 1, ..NO_FAULTS };
+    holds("2 exclusive, writes refused", Setup { faults, ..TWO }, 400_000);
+}
+
+#[test]
+fn two_clients_and_the_clock_of_one_is_slow() {
+    let faults = Faults { slow_ticks: 1, ..NO_FAULTS };
+    let setup = Setup { faults, in_flight: 2, ..TWO };
+    holds("2 exclusive, a slow clock", setup, 400_000);
+}
+
+#[test]
+fn three_clients_ask_once_and_cancel() {
+    let setup = Setup { clients: &[EXCLUSIVE; 3], asks: 1, ..TWO };
+    holds("3 exclusive", setup, 2_000_000);
+}
+
+#[test]
+fn three_clients_ask_twice_and_one_loses_its_subscription_behind_a_holder() {
+    let setup =
+        Setup { clients: &[EXCLUSIVE; 3], opening: 3, in_flight: 2, cancels: false, faults: AWAY, ..TWO };
+    holds("3 exclusive, subscription lost", setup, 4_000_000);
+}
+
+#[test]
+fn a_client_polls_beside_one_that_is_pushed_to_and_a_message_is_lost() {
+    let setup = Setup { clients: &[EXCLUSIVE, POLLER], in_flight: 2, faults: LOSS, ..TWO };
+    holds("1 pushed, 1 polling, loss", setup, 1_000_000);
+}
+
+#[test]
+fn two_clients_poll_and_one_crashes() {
+    let setup = Setup { clients: &[POLLER; 2], faults: CRASH, ..TWO };
+    holds("2 polling, crash", setup, 400_000);
+}
+
+#[test]
+fn two_readers_of_different_ttls_and_a_writer() {
+    let clients = &[Profile { ttl: 3, ..READER }, READER, EXCLUSIVE];
+    holds("2 readers, 1 writer", Setup { clients, in_flight: 2, asks: 1, ..TWO }, 3_000_000);
+}
+
+#[test]
+fn two_readers_and_a_writer_behind_a_holder_and_one_crashes() {
+    let clients = &[READER, EXCLUSIVE, READER];
+    let setup = Setup { clients, opening: 3, in_flight: 2, faults: CRASH, ..TWO };
+    holds("2 readers, 1 writer, crash", setup, 4_000_000);
+}
+
+const BIG: Profile = Profile { share: Share::Permits { take: 2, barging: false }, ..PERMIT };
+
+#[test]
+fn fair_and_barging_permits() {
+    let setup = Setup { clients: &[PERMIT, BIG, BARGING], in_flight: 2, asks: 1, ..TWO };
+    holds("3 permits, fair and barging", setup, 3_000_000);
+}
+
+#[test]
+fn barging_permits_behind_a_head_that_does_not_fit() {
+    let clients = &[PERMIT, BARGING, BIG, BARGING];
+    let setup = Setup { clients, opening: 4, window: 1, in_flight: 1, cancels: false, faults: AWAY, ..TWO };
+    holds("4 permits, 1 looked at, subscription lost", setup, 4_000_000);
+}
+
+/// Since `w` looks for its entry, no token has two, and its release need not look for more. Without the look no
+/// property breaks but the one that says so, as long as the release removes all entries.
+#[test]
+fn h2_one_of_its_two_rules_is_enough() {
+    let setup = Setup { repeats_wait: true, in_flight: 3, faults: LOSS, ..TWO };
+    let looks = Setup { without: &[Rule::ReleaseRemovesEntries], ..setup };
+    let found = explore("without ReleaseRemovesEntries", &looks, &every_property(), within(600_000));
+    assert!(found.violated.is_none(), "{:#?}", found.violated);
+    let removes = Setup { without: &[Rule::WaitLooksForEntry], ..setup };
+    let mut others = every_property();
+    others.retain(|name| *name != ONE_PLACE);
+    let found = explore("without WaitLooksForEntry", &removes, &others, within(600_000));
+    assert!(found.violated.is_none(), "{:#?}", found.violated);
+}
+
+/// A release goes out again until no ask can be executed: then no grant comes for a finished token.
+#[test]
+fn a_grant_is_given_back_only_where_a_client_ends_early() {
+    let setup = Setup { faults: LOSS, without: &[Rule::GiveBack], ..TWO };
+    let found = explore("without GiveBack", &setup, &every_property(), within(400_000));
+    assert!(found.violated.is_none(), "{:#?}", found.violated);
+}
