@@ -196,7 +196,7 @@ impl State {
 
 impl Client {
     fn write(&self, hash: &mut Hash) {
-        let flags = [self.asked, self.released, self.forced, self.was_absent];
+        let flags = [self.asked, self.released, self.forced, self.was_absent, self.repeated];
         let flags = flags.into_iter().fold(0, |word, flag| word << 1 | u8::from(flag));
         hash.bytes([self.phase as u8, self.attempt, self.first_ask, self.other_ask]);
         hash.bytes([self.fence, self.left, self.asks, self.unanswered]);

@@ -117,6 +117,8 @@ pub(crate) struct Client {
     /// Ticks for which the client believes in its lease.
     pub(crate) left: Small,
     pub(crate) asks: u8,
+    /// It sent more than one ask.
+    pub(crate) repeated: bool,
     pub(crate) unanswered: u8,
     /// Ticks until the server refuses the latest ask.
     pub(crate) not_after: Small,

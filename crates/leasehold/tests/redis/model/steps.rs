@@ -207,6 +207,7 @@ impl Setup {
         if self.push_counts == PushCounts::FromLatestAsk {
             at.other_ask = 0;
         }
+        at.repeated |= at.asks > 0;
         at.asks = (at.asks + 1).min(self.asks.max(2));
         at.unanswered += 1;
         (at.asked, at.not_after) = (true, self.late);
@@ -230,7 +231,7 @@ impl Setup {
             token: self.token(client, at.attempt),
             attempt: at.attempt,
             fence: if shown { at.fence } else { 0 },
-            thorough: at.asks > 1 || at.unanswered > 0,
+            thorough: at.repeated || at.unanswered > 0,
             last: at.is_settled(),
             ..Message::default()
         };
