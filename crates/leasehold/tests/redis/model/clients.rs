@@ -5,52 +5,51 @@ use super::state::{
 };
 
 pub(crate) fn receive(setup: &Setup, state: &mut State, message: Message) {
+    if message.kind == Kind::Push {
+        return receive_push(setup, state, message);
+    }
     let client = usize::from(message.token.client);
-    let ttl = setup.clients[client].ttl;
     let left = setup.believed(client).saturating_sub(message.age);
-    let is_current = state.current(setup, message.token).is_some();
     let at = &mut state.clients[client];
-    let answers_current = message.attempt == at.attempt && !matches!(at.phase, Phase::Done | Phase::Dead);
-    let awaits = matches!(at.phase, Phase::Waiting | Phase::Held);
-    if answers_current && matches!(message.kind, Kind::Granted | Kind::Queued | Kind::Late) {
+    if message.attempt != at.attempt || matches!(at.phase, Phase::Done | Phase::Dead) {
+        if message.kind == Kind::Granted {
+            give_back(setup, state, message.token);
+        }
+        return;
+    }
+    if matches!(message.kind, Kind::Granted | Kind::Queued | Kind::Late) {
         at.unanswered = at.unanswered.saturating_sub(1);
     }
-    match message.kind {
-        Kind::Granted if answers_current && at.phase == Phase::Waiting => {
-            let left = if setup.keeps(Rule::AnswerCountsFromSend) { left } else { ttl };
+    let is_own = at.fence == message.fence;
+    match (message.kind, at.phase) {
+        (Kind::Granted, Phase::Waiting) => {
+            let from_receipt = setup.clients[client].ttl;
+            let left = if setup.keeps(Rule::AnswerCountsFromSend) { left } else { from_receipt };
             if left > 0 {
                 begin(setup, state, client, message.fence, left);
             }
         }
-        Kind::Granted if answers_current && at.phase == Phase::Held => {
-            if at.fence == message.fence {
-                at.left = at.left.max(left);
-            }
+        (Kind::Granted | Kind::Renewed, Phase::Held) if is_own => at.left = at.left.max(left),
+        (Kind::NotHeld, Phase::Held) if is_own => at.lose(),
+        (Kind::Queued, Phase::Waiting) if setup.push_counts == PushCounts::LatestQueuedAnswer => {
+            at.other_ask = at.other_ask.min(message.age);
         }
-        Kind::Granted if !answers_current => give_back(setup, state, message.token),
-        Kind::Queued if answers_current && at.phase == Phase::Waiting => {
-            if setup.push_counts == PushCounts::FromLatestQueuedAnswer && message.age <= at.other_ask {
-                at.other_ask = message.age;
-            }
-        }
-        Kind::Push if setup.token(client, at.attempt) == message.token && awaits => {
-            if at.phase == Phase::Waiting {
-                take_push(setup, state, client, message.fence);
-            }
-        }
-        Kind::Push if !is_current => give_back(setup, state, message.token),
-        Kind::Released if answers_current && at.phase == Phase::Releasing => {
-            if message.last || !setup.keeps(Rule::SecondRelease) {
-                finish(setup, at);
-            }
-        }
-        Kind::Renewed if answers_current && at.phase == Phase::Held && at.fence == message.fence => {
-            at.left = at.left.max(left);
-        }
-        Kind::NotHeld if answers_current && at.phase == Phase::Held && at.fence == message.fence => {
-            at.lose();
+        (Kind::Released, Phase::Releasing) if message.last || !setup.keeps(Rule::SecondRelease) => {
+            finish(setup, at);
         }
         _ => {}
+    }
+}
+
+fn receive_push(setup: &Setup, state: &mut State, message: Message) {
+    let client = usize::from(message.token.client);
+    let at = &state.clients[client];
+    let is_current = setup.token(client, at.attempt) == message.token;
+    match at.phase {
+        Phase::Waiting if is_current => take_push(setup, state, client, message.fence),
+        // A lease that has begun needs no push; a release that is under way gives the grant back.
+        Phase::Held | Phase::Releasing if is_current => {}
+        _ => give_back(setup, state, message.token),
     }
 }
 
@@ -58,9 +57,9 @@ pub(crate) fn receive(setup: &Setup, state: &mut State, message: Message) {
 fn take_push(setup: &Setup, state: &mut State, client: usize, fence: Small) {
     let at = &mut state.clients[client];
     let age = match setup.push_counts {
-        PushCounts::FromFirstAsk => at.first_ask,
-        PushCounts::FromReceipt => 0,
-        PushCounts::FromLatestAsk | PushCounts::FromLatestQueuedAnswer => at.other_ask,
+        PushCounts::FirstAsk => at.first_ask,
+        PushCounts::Receipt => 0,
+        PushCounts::LatestAsk | PushCounts::LatestQueuedAnswer => at.other_ask,
     };
     let left = setup.believed(client).saturating_sub(age);
     let is_short = left * 2 < setup.clients[client].ttl;

@@ -102,21 +102,21 @@ fn a_push_before_the_writes_grants_what_a_replica_refuses_to_write() {
 #[test]
 fn a_push_that_counts_from_its_receipt_makes_two_holders() {
     let setup = Setup { clients: TWO, asks: 2, attempts: 2, ..BARE };
-    let bad = Setup { push_counts: PushCounts::FromReceipt, ..setup };
+    let bad = Setup { push_counts: PushCounts::Receipt, ..setup };
     breaks("a push counts from its receipt", ALONE, setup, bad);
 }
 
 #[test]
 fn a_push_that_counts_from_the_latest_ask_makes_two_holders() {
     let setup = Setup { clients: TWO, asks: 2, attempts: 2, ..BARE };
-    let bad = Setup { push_counts: PushCounts::FromLatestAsk, ..setup };
+    let bad = Setup { push_counts: PushCounts::LatestAsk, ..setup };
     breaks("a push counts from the latest ask", ALONE, setup, bad);
 }
 
 #[test]
 fn a_push_that_counts_from_the_latest_queued_answer_makes_two_holders() {
     let setup = Setup { clients: TWO, asks: 3, attempts: 2, ..BARE };
-    let bad = Setup { push_counts: PushCounts::FromLatestQueuedAnswer, ..setup };
+    let bad = Setup { push_counts: PushCounts::LatestQueuedAnswer, ..setup };
     breaks("a push counts from the latest queued answer", ALONE, setup, bad);
 }
 

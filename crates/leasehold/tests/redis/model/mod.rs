@@ -71,7 +71,7 @@ const BARE: Setup = Setup {
     here: 2,
     in_flight: 3,
     faults: NO_FAULTS,
-    push_counts: PushCounts::FromFirstAsk,
+    push_counts: PushCounts::FirstAsk,
     without: &[],
 };
 

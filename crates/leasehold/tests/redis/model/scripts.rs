@@ -32,12 +32,13 @@ impl Script<'_> {
         if self.setup.keeps(Rule::NewcomerWaits) {
             self.serve(true);
         }
-        if own.is_some() || self.setup.keeps(Rule::GrantedIsNotQueued) {
-            if let Some(holder) = self.state.server.key.holder(self.token) {
-                self.rearm(self.setup.keeps(Rule::RepeatRearms));
-                self.note_left_fitting();
-                return (Kind::Granted, holder.fence);
-            }
+        let looks = own.is_some() || self.setup.keeps(Rule::GrantedIsNotQueued);
+        if let Some(holder) = self.state.server.key.holder(self.token)
+            && looks
+        {
+            self.rearm(self.setup.keeps(Rule::RepeatRearms));
+            self.note_left_fitting();
+            return (Kind::Granted, holder.fence);
         }
         if self.fits(self.token) && (passes || self.state.server.queue.is_empty()) {
             let fence = self.grant(self.token, false);

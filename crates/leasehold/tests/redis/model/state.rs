@@ -218,13 +218,13 @@ pub(crate) struct State {
     pub(crate) begun: [Small; 2],
 }
 
-/// The ask from which a client counts a pushed lease.
+/// The event from which a client counts a pushed lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushCounts {
-    FromFirstAsk,
-    FromReceipt,
-    FromLatestAsk,
-    FromLatestQueuedAnswer,
+    FirstAsk,
+    Receipt,
+    LatestAsk,
+    LatestQueuedAnswer,
 }
 
 /// The rules that a run may leave out.

@@ -204,7 +204,7 @@ impl Setup {
         if at.phase == Phase::Idle {
             at.phase = Phase::Waiting;
         }
-        if self.push_counts == PushCounts::FromLatestAsk {
+        if self.push_counts == PushCounts::LatestAsk {
             at.other_ask = 0;
         }
         at.repeated |= at.asks > 0;
