@@ -66,10 +66,18 @@ fn h3_a_grant_that_leaves_the_callers_entry_in_the_absent_list_gives_it_two_plac
     breaks_without(&[Rule::GrantLeavesAbsentList], ONE_PLACE, setup);
 }
 
+/// The script looks at one entry only: a barging waiter behind it is granted by its own ask.
 #[test]
-fn h3_a_grant_to_a_barging_caller_that_leaves_its_entry_in_the_queue_gives_it_two_places() {
-    let setup = Setup { clients: FULL, opening: 4, asks: 2, window: 1, ..BARE };
-    breaks_without(&[Rule::GrantLeavesQueue], ONE_PLACE, setup);
+fn h3_a_grant_to_a_barging_caller_that_leaves_its_entry_in_the_queue_is_granted_again_under_it() {
+    let setup = Setup { clients: FULL, opening: 4, asks: 2, window: 1, cancels: true, ..BARE };
+    breaks_without(&[Rule::GrantLeavesQueue], BACKED, setup);
+}
+
+#[test]
+fn h2_a_reader_that_joins_twice_is_counted_twice() {
+    let clients = &[READER, EXCLUSIVE];
+    let setup = Setup { clients, asks: 2, repeats_wait: true, ..BARE };
+    breaks_without(&[Rule::WaitLooksForEntry], USED, setup);
 }
 
 #[test]
