@@ -13,7 +13,7 @@ use super::steps::Step;
 
 /// The result of a run.
 pub(crate) struct Found {
-    /// Returns true if the run saw every state.
+    /// The run saw every state within its bounds, and none violates a property.
     pub(crate) whole: bool,
     pub(crate) states: usize,
     /// The first property that does not hold, with the steps that show it.

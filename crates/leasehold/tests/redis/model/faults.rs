@@ -60,10 +60,21 @@ fn h2_a_second_entry_passes_the_waiters_before_it() {
     breaks_without(&[Rule::WaitLooksForEntry], ORDER, setup);
 }
 
+/// H3 as it was first written, where a waiter returns after its ask has served the queue.
 #[test]
 fn h3_a_grant_that_leaves_the_callers_entry_in_the_absent_list_gives_it_two_places() {
     let setup = Setup { clients: TWO, asks: 2, faults: AWAY, ..BARE };
-    breaks_without(&[Rule::GrantLeavesAbsentList], ONE_PLACE, setup);
+    let good = Setup { without: &[Rule::ReturnsBeforeServe], ..setup };
+    let bad = Setup { without: &[Rule::ReturnsBeforeServe, Rule::GrantLeavesAbsentList], ..setup };
+    breaks("without H3", ONE_PLACE, good, bad);
+}
+
+/// A permit fits before the head, which waits for two: the waiter returns to the head and is not granted.
+#[test]
+fn an_absent_waiter_that_returns_after_its_ask_served_the_queue_is_left_at_the_head() {
+    let clients = &[BIG, PERMIT, PERMIT, BIG];
+    let setup = Setup { clients, opening: 2, asks: 2, in_flight: 1, faults: AWAY, ..BARE };
+    breaks_without(&[Rule::ReturnsBeforeServe], SERVED, setup);
 }
 
 /// The script looks at one entry only: a barging waiter behind it is granted by its own ask.

@@ -139,6 +139,26 @@ fn fair_and_barging_permits() {
 }
 
 #[test]
+fn fair_and_barging_permits_and_a_subscription_is_lost() {
+    let setup = Setup { clients: &[PERMIT, BIG, BARGING], in_flight: 1, faults: AWAY, ..TWO };
+    holds("3 permits, fair and barging, subscription lost", setup, 3_000_000);
+}
+
+#[test]
+fn a_reader_and_a_permit_and_a_writer() {
+    let setup = Setup { clients: &[READER, PERMIT, EXCLUSIVE], in_flight: 2, ..TWO };
+    holds("1 reader, 1 permit, 1 writer", setup, 3_500_000);
+}
+
+/// The return to the queue has removed the entry from the absent list before any grant.
+#[test]
+fn h3_a_grant_need_not_look_into_the_absent_list_where_the_waiter_returned_before() {
+    let faults = Faults { losses: 1, disconnects: 1, ..NO_FAULTS };
+    let setup = Setup { faults, without: &[Rule::GrantLeavesAbsentList], ..TWO };
+    holds("without GrantLeavesAbsentList", setup, 1_400_000);
+}
+
+#[test]
 fn barging_permits_behind_a_head_that_does_not_fit() {
     let clients = &[PERMIT, BARGING, BIG, BARGING];
     let setup = Setup { clients, opening: 4, window: 1, in_flight: 1, cancels: false, faults: AWAY, ..TWO };

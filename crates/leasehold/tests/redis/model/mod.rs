@@ -11,6 +11,7 @@
 //!
 //! - The script publishes no push to its own caller: the answer says it.
 //! - The caller counts as present at its turn, also without a subscription.
+//! - An absent waiter that asks returns to the head of the queue before its ask serves the queue.
 //! - An absent barging waiter behind a head that does not fit keeps its place in the queue.
 //! - A grant to a barging caller removes its entry in the queue too: `serve` looks at the first entries only.
 //! - An ask of a share that holds already serves the queue first, and is then re-armed.

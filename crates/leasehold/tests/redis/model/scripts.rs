@@ -29,6 +29,9 @@ impl Script<'_> {
             return (Kind::Granted, own.fence);
         }
         let passes = profile.share.barges() || !self.setup.keeps(Rule::NewcomerWaits);
+        if self.setup.keeps(Rule::ReturnsBeforeServe) {
+            self.return_to_queue(message.again);
+        }
         if self.setup.keeps(Rule::NewcomerWaits) {
             self.serve(true);
         }
@@ -240,21 +243,36 @@ impl Script<'_> {
             at.arrival = arrival;
         }
         let stay = self.stay(token);
-        let jumps = self.returns_before_an_earlier_waiter();
-        let looks = again || self.setup.keeps(Rule::WaitLooksForEntry);
+        let is_new = self.state.server.queue.is_empty();
+        let returned = self.return_to_queue(again);
+        let looks = self.looks_for_entry(again);
         let server = &mut self.state.server;
-        let is_new = server.queue.is_empty();
-        if looks && server.absent.contains(&token) && !server.queue.contains(&token) {
-            server.absent.retain(|other| *other != token);
-            self.state.broken.jumped |= jumps;
-            let at = if self.setup.keeps(Rule::AbsentReturnsToHead) { 0 } else { server.queue.len() };
-            server.queue.insert(at, token);
-        } else if !looks || !server.queue.contains(&token) {
+        if !returned && (!looks || !server.queue.contains(&token)) {
             let at_tail = self.setup.keeps(Rule::NewAtTail);
             server.queue.insert(if at_tail { server.queue.len() } else { 0 }, token);
         }
         let shortens = is_new || !self.setup.keeps(Rule::QueueNeverShortens);
         server.queue_left = if shortens { stay } else { server.queue_left.max(stay) };
+    }
+
+    fn looks_for_entry(&self, again: bool) -> bool {
+        again || self.setup.keeps(Rule::WaitLooksForEntry)
+    }
+
+    /// Moves the caller's entry from the absent list back to the head of the queue.
+    fn return_to_queue(&mut self, again: bool) -> bool {
+        let token = self.token;
+        let jumps = self.returns_before_an_earlier_waiter();
+        let looks = self.looks_for_entry(again);
+        let server = &mut self.state.server;
+        if !looks || !server.absent.contains(&token) || server.queue.contains(&token) {
+            return false;
+        }
+        self.state.broken.jumped |= jumps;
+        server.absent.retain(|other| *other != token);
+        let at = if self.setup.keeps(Rule::AbsentReturnsToHead) { 0 } else { server.queue.len() };
+        server.queue.insert(at, token);
+        true
     }
 
     fn leave_queue(&mut self) {

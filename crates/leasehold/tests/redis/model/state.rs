@@ -280,6 +280,8 @@ pub(crate) enum Rule {
     GiveBack,
     /// A newcomer joins behind the waiters.
     NewcomerWaits,
+    /// A waiter from the absent list returns to the queue before its ask serves the queue.
+    ReturnsBeforeServe,
     /// A waiter from the absent list returns to the head.
     AbsentReturnsToHead,
     /// An unknown waiter joins at the tail.
