@@ -80,6 +80,18 @@ fn three_clients_ask_twice_and_cancel() {
 }
 
 #[test]
+fn three_clients_ask_twice_and_a_message_is_lost() {
+    let setup = Setup { clients: &[EXCLUSIVE; 3], in_flight: 2, faults: LOSS, ..TWO };
+    holds("3 exclusive, loss", setup, 3_800_000);
+}
+
+#[test]
+fn three_clients_ask_twice_and_a_subscription_is_lost() {
+    let setup = Setup { clients: &[EXCLUSIVE; 3], in_flight: 2, faults: AWAY, ..TWO };
+    holds("3 exclusive, subscription lost", setup, 3_800_000);
+}
+
+#[test]
 fn three_clients_ask_once_and_all_faults_happen() {
     let faults = Faults { losses: 1, disconnects: 1, crashes: 1, ..NO_FAULTS };
     let setup = Setup { clients: &[EXCLUSIVE; 3], asks: 1, in_flight: 2, faults, ..TWO };
@@ -172,6 +184,8 @@ fn h2_a_release_need_not_remove_every_entry_where_wait_looks_for_its_own() {
     let faults = Faults { losses: 1, disconnects: 1, ..NO_FAULTS };
     let setup = Setup { repeats_wait: true, faults, without, ..TWO };
     holds("without ReleaseRemovesEntries", setup, 1_400_000);
+    let setup = Setup { attempts: 2, in_flight: 2, ..setup };
+    holds("without ReleaseRemovesEntries, 2 attempts", setup, 5_000_000);
     let setup = Setup { clients: &[READER, READER, EXCLUSIVE], in_flight: 2, without, ..TWO };
     holds("without ReleaseRemovesEntries, 2 readers, 1 writer", setup, 1_800_000);
 }

@@ -80,8 +80,7 @@ fn every_property() -> Vec<&'static str> {
     PROPERTIES.iter().map(|(name, _)| *name).collect()
 }
 
-/// All states of a run that has no more than this, at full scale; a hundredth of them at the scale of CI.
+/// All states of a run that has no more than this, at full scale; a tenth of them at the scale of CI.
 fn within(states: usize) -> usize {
-    let part = if scaled(1_000) < 1_000 { 10 } else { 1 };
-    (scaled(states as u64) / part).max(20_000) as usize
+    scaled(states as u64).max(20_000) as usize
 }
