@@ -1,4 +1,4 @@
-//! Certificates and their authority, for servers that speak TLS and for their clients.
+//! A certificate authority for TLS servers and their clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::home::Home;
 use crate::server::Tls;
 
-/// A certificate authority that a client trusts only when it is told to. Its files are gone when it is dropped.
+/// A certificate authority that no client trusts by default. Its directory is removed on drop.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -26,7 +26,7 @@ impl Authority {
         Ok(Authority { issuer: Issuer::new(params, key), home })
     }
 
-    /// Its own certificate, in PEM.
+    /// The authority's own certificate, in PEM.
     pub fn file(&self) -> PathBuf {
         self.home.path().join("ca.pem")
     }
@@ -35,17 +35,17 @@ impl Authority {
         self.home.path()
     }
 
-    /// For a server with these names, or numbers.
+    /// Signs a server certificate for these host names or IP addresses.
     pub fn server(&self, names: &[&str]) -> Result<Tls> {
         self.signed("server", names, 2099)
     }
 
-    /// A certificate for a server that expired at the end of 2020.
+    /// Signs a server certificate that expired at the end of 2020.
     pub fn expired(&self, names: &[&str]) -> Result<Tls> {
         self.signed("expired", names, 2020)
     }
 
-    /// The certificate and the key of a client.
+    /// Signs a client certificate. Returns the files of the certificate and the key.
     pub fn client(&self) -> Result<(PathBuf, PathBuf)> {
         let Tls { certificate, key, .. } = self.signed("client", &[], 2099)?;
         Ok((certificate, key))

@@ -1,4 +1,4 @@
-//! The smallest client of the Redis protocol: it blocks, and takes answers as they come.
+//! A minimal blocking client of the Redis protocol.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,9 +11,7 @@ use crate::resp::{NotWhole, Reply};
 
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection to a server.
-///
-/// Where an answer does not come in time, the connection is of no further use: what comes next may be that answer.
+/// A connection to a server. Drop it after a time-out: the next reply may be the late one.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
@@ -27,7 +25,6 @@ impl Client {
         Client::over(stream)
     }
 
-    /// Connects through a socket in the file system.
     pub fn unix(path: &Path) -> io::Result<Self> {
         // A `TcpStream` reads, writes and times out on a stream socket of any kind.
         Client::over(OwnedFd::from(UnixStream::connect(path)?).into())
@@ -53,7 +50,7 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// Waits for the next answer, or for what is sent unasked.
+    /// Waits for the next reply or push message.
     pub fn receive(&mut self) -> io::Result<Reply> {
         loop {
             let mut rest = &self.received[..];
@@ -72,7 +69,7 @@ impl Client {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => self.received.extend_from_slice(&chunk[..n]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What the kernel calls a time-out on a socket.
+                // The kernel reports a socket time-out as `WouldBlock`.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
@@ -81,7 +78,7 @@ impl Client {
         }
     }
 
-    /// A command as it goes over the wire, for those who send several at once.
+    /// Encodes a command, for tests that send several at once.
     pub fn encoded<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
         let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args.iter().map(AsRef::as_ref) {
@@ -92,7 +89,7 @@ impl Client {
         bytes
     }
 
-    /// Returns the client if the server has sent nothing unasked, not even the end of the connection.
+    /// Returns the client if no unread bytes and no end of the connection are pending.
     pub(crate) fn if_quiet(mut self) -> Option<Self> {
         self.stream.set_nonblocking(true).ok()?;
         let looked = self.stream.read(&mut [0]);

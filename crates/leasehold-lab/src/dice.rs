@@ -1,4 +1,4 @@
-//! Random numbers of which a seed gives one sequence.
+//! Random numbers that a seed reproduces.
 
 /// SplitMix64.
 #[derive(Debug)]

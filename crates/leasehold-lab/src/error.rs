@@ -1,11 +1,11 @@
-//! What can go wrong with the apparatus itself.
+//! The errors of the laboratory itself.
 
 use std::io;
 use std::path::PathBuf;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong with the apparatus. What a server answers is a [`Reply`](crate::Reply), also where it is an error.
+/// An error of the laboratory. An error that a server answers is a [`Reply`](crate::Reply).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +21,7 @@ pub enum Error {
     Unexpected { asked: String, answer: String },
     #[error(transparent)]
     Certificate(#[from] rcgen::Error),
-    /// The system refused, or a connection broke, or nothing came within the patience of a client.
+    /// The system refused, a connection broke, or a client timed out.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! Directories of tests and of their servers.
+//! Temporary directories for tests and their servers.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -6,15 +6,14 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The file system that is kept in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// A new directory, that is removed when this is dropped.
+/// A new directory, removed on drop.
 #[derive(Debug)]
 pub struct Home(PathBuf);
 
 impl Home {
-    /// A directory with this at the beginning of its name.
+    /// Creates a directory in `folder` whose name starts with `what`.
     pub fn new(folder: &Path, what: &str) -> io::Result<Self> {
         static HOMES: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -22,14 +21,14 @@ impl Home {
             let path = folder.join(format!("{what}_{}_{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Home(path)),
-                // An earlier process with the same number was killed.
+                // Left by a killed process that had the same process id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// A directory in memory, for tests and servers that must not wait for a busy disk.
+    /// Creates a directory in memory, for tests and servers that must not wait for a busy disk.
     pub fn in_memory(what: &str) -> io::Result<Self> {
         Home::new(Path::new(MEMORY), &format!("leasehold_{what}"))
     }

@@ -1,12 +1,12 @@
-//! The laboratory: real servers are started here, and hurt, to see what a lock survives.
+//! Real servers and network faults for the tests.
 //!
-//! - [`Server`]: a real Redis or Valkey as a child process, with a port and a directory of its own. It can be stopped, killed,
-//!   started again on the same port, and made to stand still. It never outlives the process that started it.
-//! - [`Proxy`]: a bad network in front of it. Answers get lost after their requests were executed, requests arrive twice or
-//!   late, connections are cut or go deaf; and all that clients send is counted.
-//! - [`Postgres`]: a real PostgreSQL, for what a lock protects there.
-//! - [`Authority`]: certificates for servers that speak TLS, and for their clients.
-//! - [`Client`]: the smallest client there is, to look at a server past the library under test.
+//! - [`Server`]: a Redis or Valkey child process with its own port and directory. A test can stop,
+//!   kill, pause and restart it. It never outlives the process that started it.
+//! - [`Proxy`]: a faulty network in front of it. The proxy loses replies after their requests were
+//!   executed, duplicates or delays requests, cuts or silences connections, and counts traffic.
+//! - [`Postgres`]: a PostgreSQL, as the resource that a lock protects.
+//! - [`Authority`]: certificates for TLS servers and their clients.
+//! - [`Client`]: a minimal client that inspects a server without the library under test.
 //!
 //! ```
 //! use leasehold_lab::{Client, Kind, Proxy, Server, Trick};
@@ -22,17 +22,15 @@
 //! # Ok::<(), leasehold_lab::Error>(())
 //! ```
 //!
-//! All of it works from tests that are async and from tests that are not, under any runtime and on a paused clock: what has
-//! to go on by itself has a thread of its own. Calls block, for as long as a server on this machine takes to answer; a server
-//! that stands still is waited for no longer than [`PATIENCE`].
+//! The lab works from sync and async tests, under any runtime and on a paused clock: it has its own
+//! threads. Calls block until the server answers, for a paused server at most [`PATIENCE`].
 //!
-//! The programs are those that `LEASEHOLD_REDIS_SERVER` and `LEASEHOLD_VALKEY_SERVER` name; else those in `tools/bin` beside
-//! what cargo has built, where `cargo xtask test` installs what Debian does not have; else those on PATH.
+//! The server programs are, in this order: those that `LEASEHOLD_REDIS_SERVER` and
+//! `LEASEHOLD_VALKEY_SERVER` name, those in `tools/bin` beside cargo's build directory, where
+//! `cargo xtask test` installs what Debian does not have, and those on PATH.
 //!
-//! Linux only, like what is needed for it: `setpriv`, abstract sockets, pidfds.
-//!
-//! Only the tests of this repository use it, so an item has a doc where its name does not say it all.
-#![allow(missing_docs)]
+//! Linux only: it needs `setpriv`, abstract sockets and pidfds.
+#![allow(missing_docs)] // Only the tests of this repository use it.
 
 mod certs;
 mod client;
@@ -56,7 +54,7 @@ pub use proxy::{Counts, Cut, Flow, Proxy, Toward, Trick};
 pub use resp::Reply;
 pub use server::{Kind, Server, Setup, Tls};
 
-/// Locks a mutex, also one that a panic has poisoned.
+/// Locks a mutex, also a poisoned one.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

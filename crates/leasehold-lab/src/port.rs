@@ -1,4 +1,4 @@
-//! Ports that stay ours, also while nobody listens on them.
+//! Ports that stay reserved while no process listens on them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -7,17 +7,17 @@ use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
-/// Below those that the kernel gives to whoever asks for any: one of those could be somebody's end of a connection by
-/// the time a killed server is started again on it.
+/// Below the kernel's ephemeral ports: one of those could be the local end of a connection when a
+/// killed server restarts on it.
 const RANGE: Range<u16> = 15_000..32_000;
 
 const ATTEMPTS: usize = 1_000;
 
 /// A port of this machine, for one listener at a time.
 ///
-/// - No other process of this laboratory gets it for as long as this value lives, whether or not somebody listens: it is
-///   reserved by the name of an abstract socket, which the kernel gives back however its process ends.
-/// - It was free a moment ago. Somebody outside the laboratory may still take it first, so a start has to be tried again.
+/// - No other lab process gets it while this value lives: the name of an abstract socket reserves
+///   it, which the kernel frees however the process ends.
+/// - Another program may still take it first, so a start has to be retried.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -27,7 +27,7 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn free() -> io::Result<Self> {
         let span = u64::from(RANGE.end - RANGE.start);
-        // A hasher's keys are random, which is all that is needed: that two processes begin at different ends.
+        // A hasher's random keys suffice: two processes have to begin at different ports.
         let first = RandomState::new().hash_one(()) % span;
         let numbers = (0..span).map(|n| RANGE.start + ((first + n) % span) as u16);
         let free = numbers.take(ATTEMPTS).find_map(|number| {

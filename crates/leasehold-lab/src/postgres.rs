@@ -1,4 +1,4 @@
-//! A real PostgreSQL as a child process, for what a lock protects there.
+//! A PostgreSQL child process, as the resource that a lock protects.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,19 +15,17 @@ use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::process::Process;
 
-/// How long it may take to come up: a second on a machine that is not busy.
+/// The time limit of a start, which takes a second on an idle machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 const LOOKS_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Whom it runs as where we are root, which it refuses to be.
 const USER: &str = "postgres";
 
-/// Where Debian has its programs.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// A PostgreSQL server with a database of its own, which is empty. It listens on a socket in its directory and nowhere else,
-/// keeps nothing safe, and lives as long as this value and this process.
+/// A PostgreSQL server with an empty database. It listens only on a socket in its directory, does
+/// not sync to disk, and lives as long as this value and this process.
 #[derive(Debug)]
 pub struct Postgres {
     /// First, because fields are dropped in order.
@@ -80,16 +78,15 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// What it answers to SQL: rows and what became of each statement, line by line; or what it says is wrong, where nothing
-    /// after that is executed.
+    /// Returns the rows and the result of each statement, line by line. The inner error is the
+    /// server's message; no statement after the failed one is executed.
     pub fn sql(&self, text: &str) -> Result<std::result::Result<String, String>> {
         let output = self.psql().args(["-c", text]).stdin(Stdio::null()).output()?;
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
         Ok(if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) })
     }
 
-    /// A session of its own: `psql`, without an end, a start file or a frame around what it says. It ends with its standard
-    /// input.
+    /// Returns a `psql` session, without frames and start file. It ends with its standard input.
     pub fn psql(&self) -> Command {
         let mut command = Command::new("psql");
         command
@@ -100,14 +97,14 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
-    /// In good order, so that no shared memory is left; it is killed if that takes too long.
+    /// Shuts the server down, so that no shared memory is left, and kills it after 10 seconds.
     fn drop(&mut self) {
         let _ = self.process.signal(Signal::INT);
         let _ = self.process.wait(Duration::from_secs(10));
     }
 }
 
-/// Debian has them in a directory for each version, of which one is on PATH or none.
+/// Finds a program: Debian has a directory for each version, and may have none on PATH.
 fn program(name: &'static str) -> Result<PathBuf> {
     let mut versions: Vec<PathBuf> = match fs::read_dir(DEBIAN) {
         Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
@@ -120,7 +117,8 @@ fn program(name: &'static str) -> Result<PathBuf> {
     places.find(|program| program.is_file()).ok_or(Error::NoProgram(name))
 }
 
-/// Whom it has to run as, if not as ourselves. Debian's package makes the user, and a directory that is its.
+/// Returns the user and group to run as under root, which PostgreSQL refuses: those that own the
+/// directory of Debian's package.
 fn owner() -> Result<Option<(u32, u32)>> {
     if !geteuid().is_root() {
         return Ok(None);

@@ -1,14 +1,13 @@
 //! A child process that never outlives this one.
 //!
-//! A child outlives a parent that is killed, unless the kernel is told otherwise, and only the child itself can tell it
-//! (`PR_SET_PDEATHSIG`), between its fork and its exec. Here `setpriv` does so, which needs no unsafe code. Two things
-//! are to be known about it:
+//! A child outlives a killed parent unless the child sets `PR_SET_PDEATHSIG` between fork and exec.
+//! `setpriv` does so without unsafe code. Two pitfalls:
 //!
-//! - The parent of which the kernel speaks is the *thread* that made the child. A test's thread ends with the test, and a
-//!   server that several tests share would die with the first. So each child has a thread of its own here, which makes it
-//!   and waits for its end.
-//! - If the parent dies before the child has told the kernel, nothing is ever sent. So a shell looks once more, afterwards,
-//!   whether the parent is still the one that it was, before it becomes the program.
+//! - The parent here is the *thread* that made the child. A test's thread ends with its test, and a
+//!   server that several tests share would die with the first. So each child has its own thread,
+//!   which spawns it and waits for its end.
+//! - If the parent dies before the child makes that call, no signal is ever sent. So a shell checks
+//!   afterwards that the parent is still the same, before it becomes the program.
 
 use std::fs::File;
 use std::io;
@@ -26,11 +25,11 @@ use crate::lock;
 
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// A process that was started here. Killed when it is dropped.
+/// A child process, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: u32,
-    /// Signals go through this and not to the number, which may be somebody else's as soon as the child was waited for.
+    /// Target of signals: the process id may be reused as soon as the child was waited for.
     pidfd: OwnedFd,
     ended: Arc<Ended>,
     waiter: Option<JoinHandle<()>>,
@@ -43,9 +42,9 @@ struct Ended {
 }
 
 impl Process {
-    /// Starts a program in a process group of its own, with all that it says going to `log`.
+    /// Starts a program in its own process group, with its output in `log`.
     ///
-    /// With a user and a group it becomes theirs. That takes back what the kernel was told of our death, so it comes first.
+    /// A change of user and group resets `PR_SET_PDEATHSIG`, so it comes first.
     pub(crate) fn start(
         owner: Option<(u32, u32)>,
         program: &Path,
@@ -73,7 +72,7 @@ impl Process {
         let theirs = ended.clone();
         let waiter = thread::Builder::new().name("lab-process".to_owned()).spawn(move || {
             let child = command.spawn().and_then(|mut child| {
-                let opened = pidfd(child.id());
+                let opened = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
                 if opened.is_err() {
                     child.kill()?;
                     child.wait()?;
@@ -82,7 +81,6 @@ impl Process {
             });
             let mut child = match child {
                 Ok((pidfd, child)) => {
-                    // Whoever started us waits for this.
                     let _ = sender.send(Ok((child.id(), pidfd)));
                     child
                 }
@@ -91,7 +89,7 @@ impl Process {
                     return;
                 }
             };
-            // It fails for a process that is not our child, which this one is.
+            // It fails only for a process that is not our child.
             let status = child.wait().ok();
             *lock(&theirs.status) = status;
             theirs.news.notify_all();
@@ -104,7 +102,7 @@ impl Process {
         self.pid
     }
 
-    /// Sent to one that has ended, it does nothing.
+    /// Does nothing for a process that has ended.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -112,14 +110,14 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has within that time.
+    /// Returns the exit status, if the process ends within that time.
     pub(crate) fn wait(&self, patience: Duration) -> Option<ExitStatus> {
         let status = lock(&self.ended.status);
         let waited = self.ended.news.wait_timeout_while(status, patience, |status| status.is_none());
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether it stands still.
+    /// Returns true if the process is stopped by a signal.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
@@ -128,15 +126,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It cannot be refused by a child of ours. When this returns, the process is gone and its number given back.
+        // Signals to our own child never fail. The join waits until the process is reaped.
         let _ = self.signal(Signal::KILL);
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
         }
     }
-}
-
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

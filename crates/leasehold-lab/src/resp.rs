@@ -1,37 +1,34 @@
-//! The Redis protocol (RESP2 and RESP3): where one message ends and the next begins, and what a reply says.
+//! A parser of the Redis protocol (RESP2 and RESP3).
 
-/// Longer than any server takes: beyond that, it is no length but garbage.
+/// No server accepts a longer value: a greater length is garbage.
 const LENGTH_MAX: usize = 512 * 1024 * 1024;
 
-/// The first bytes of the messages.
+/// The first bytes of messages.
 const KINDS: &[u8] = b"+-:_#,($!=*~>%|";
 
-/// The first byte of a TLS connection. No request begins with it.
+/// The first byte of a TLS connection, with which no request begins.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Why no message was taken off the front of some bytes.
+/// The reason why bytes hold no whole message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotWhole {
-    /// The end of the message is missing.
     More,
-    /// The bytes are no message.
     Garbage,
 }
 
-/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// A word such as `OK`; also a number that is not whole.
+    /// A status such as `OK`; also a double or a big number.
     Status(String),
-    /// A refusal, with its code: `NOPERM …`.
+    /// An error with its code: `NOPERM …`.
     Error(String),
-    /// A whole number; also yes (1) and no (0).
+    /// An integer; also a boolean as 1 or 0.
     Int(i64),
     Bulk(Vec<u8>),
     Nil,
-    /// Several; a map is its keys and values in turn.
+    /// An array or a set; also a map as alternating keys and values.
     Array(Vec<Reply>),
-    /// A message that the server sent unasked (RESP3).
+    /// An out-of-band message (RESP3).
     Push(Vec<Reply>),
 }
 
@@ -40,7 +37,6 @@ impl Reply {
         matches!(self, Reply::Status(text) if text == "OK")
     }
 
-    /// The text of a status or a value, if it is text.
     pub fn text(&self) -> Option<&str> {
         match self {
             Reply::Status(text) => Some(text),
@@ -63,7 +59,7 @@ impl Reply {
         }
     }
 
-    /// Takes a reply, or what a server sends unasked, off the front of the bytes. Where that fails, it takes nothing.
+    /// Takes a reply or a push off the front of the bytes, or takes nothing.
     pub(crate) fn take(bytes: &mut &[u8]) -> Result<Reply, NotWhole> {
         let mut rest = *bytes;
         let reply = Reply::parse(&mut rest)?;
@@ -73,7 +69,7 @@ impl Reply {
 
     fn parse(bytes: &mut &[u8]) -> Result<Reply, NotWhole> {
         let kind = *bytes.first().ok_or(NotWhole::More)?;
-        // Before the end of the line is looked for: what is garbage may have none.
+        // Checked before the search for the line end, which garbage may not have.
         if !KINDS.contains(&kind) {
             return Err(NotWhole::Garbage);
         }
@@ -97,12 +93,12 @@ impl Reply {
         let length = length.ok_or(NotWhole::Garbage)?;
         Ok(match kind {
             b'$' => Reply::Bulk(Reply::value(bytes, length)?.to_vec()),
-            // The first four bytes say what kind of text it is.
+            // The first four bytes are the format of the text.
             b'=' => Reply::Bulk(Reply::value(bytes, length)?.get(4..).unwrap_or_default().to_vec()),
             b'!' => Reply::Error(String::from_utf8_lossy(Reply::value(bytes, length)?).into_owned()),
             b'>' => Reply::Push(Reply::several(bytes, length)?),
             b'%' => Reply::Array(Reply::several(bytes, 2 * length)?),
-            // An attribute stands before the reply that it belongs to.
+            // An attribute precedes its reply.
             b'|' => {
                 Reply::several(bytes, 2 * length)?;
                 Reply::parse(bytes)?
@@ -121,8 +117,8 @@ impl Reply {
     }
 }
 
-/// Takes a request off the front of the bytes: an array, or a line as a person types it. Returns its command in capitals;
-/// empty if there is none in it, which servers do not answer. Where that fails, it takes nothing.
+/// Takes a request (an array or an inline command) off the front of the bytes, or takes nothing.
+/// Returns the command in capitals; empty for an empty request, which servers do not answer.
 pub(crate) fn take_request(bytes: &mut &[u8]) -> Result<String, NotWhole> {
     let word = match bytes.first() {
         Some(b'*') => match Reply::take(bytes)? {

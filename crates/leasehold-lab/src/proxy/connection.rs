@@ -1,8 +1,8 @@
-//! One connection through a proxy: read message by message, and delivered as the network is.
+//! One connection through a proxy.
 //!
-//! Each direction is a reader, which finds the messages and plays the tricks, and a courier behind it, who delivers when
-//! and if the flow says so. Readers never wait for couriers: a client that sends into a network that stands still sees
-//! its bytes accepted, as it does in life for as long as there are buffers.
+//! Each direction has a reader, which splits the bytes into messages and plays the tricks, and a
+//! courier, which delivers by the [`Flow`]. A reader never waits for its courier: a client that
+//! sends into a stalled network sees its bytes accepted, as with real socket buffers.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -19,35 +19,33 @@ use super::hub::{Flows, Hub, is_subscription, is_unasked};
 use crate::lock;
 use crate::resp::{self, NotWhole, Reply};
 
-/// The two ends of a connection.
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) client: TcpStream,
     pub(super) server: TcpStream,
 }
 
-/// A task for a courier.
 enum Item {
     Bytes(Vec<u8>),
-    /// From here on nothing arrives any more.
+    /// No later bytes arrive.
     Silence,
     Cut(Cut),
     End,
 }
 
-/// With the moment it was sent at, from which delays count.
+/// An item for a courier, with its send time, from which delays count.
 type Sent = (Instant, Item);
 
-/// The answers that are due on a connection.
+/// The replies that are due on a connection.
 #[derive(Default)]
 struct Due {
-    /// The trick that is played on each answer, in order.
+    /// The trick for each reply, in order.
     tricks: VecDeque<Option<Trick>>,
     /// Set by the first subscription.
     subscribed: bool,
 }
 
-/// Returns when the connection is over on both sides, or cut by a trick.
+/// Returns when the connection has ended on both sides, or a trick cuts it.
 pub(super) async fn serve(ends: Arc<Ends>, hub: &Hub) {
     let due = Mutex::new(Due::default());
     let (requests, to_server) = unbounded_channel();
@@ -68,12 +66,13 @@ pub(super) async fn serve(ends: Arc<Ends>, hub: &Hub) {
         ended = async { tokio::try_join!(there, back) } => ended.err(),
     };
     if cut == Some(Cut::Reset) {
-        // It fails only for a socket that is none; and where it did, the client would see an end.
+        // If it failed, the client would see an end and no reset.
         let _ = ends.client.set_zero_linger();
     }
 }
 
-/// Reads to the end. What is not whole yet stays in the buffer, and goes as it is when no more comes.
+/// Reads to the end of the stream. An incomplete message stays in the buffer until more bytes come,
+/// and is passed on unchanged at the end.
 async fn read(
     from: &TcpStream,
     out: UnboundedSender<Sent>,
@@ -98,7 +97,7 @@ async fn read(
         };
         let taken = buffer.len() - rest.len();
         buffer.drain(..taken);
-        // Once it is not understood, it is not any more: TLS, for one.
+        // After garbage, such as TLS, the stream cannot be parsed again.
         is_garbage |= not_whole == NotWhole::Garbage;
         if is_garbage {
             out.bytes.append(&mut buffer);
@@ -106,12 +105,12 @@ async fn read(
         out.flush();
     }
     let at = Instant::now();
-    // It fails where the other side has gone.
+    // It fails if the courier has ended.
     let _ = out.send((at, Item::Bytes(buffer)));
     let _ = out.send((at, Item::End));
 }
 
-/// The bytes and tasks for the courier, in as few pieces as possible.
+/// Collects bytes, so that the courier gets as few pieces as possible.
 struct Out<'a> {
     courier: &'a UnboundedSender<Sent>,
     at: Instant,
@@ -172,7 +171,7 @@ fn take_reply(bytes: &mut &[u8], out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>)
     hub.count(|counts| counts.replies += 1);
     match due.tricks.pop_front().flatten() {
         None | Some(Trick::CutRequest { .. }) => out.bytes.extend_from_slice(reply),
-        // The answer to the copy.
+        // The reply to the copy.
         Some(Trick::Duplicate) => {}
         Some(Trick::Answer(bytes)) => out.bytes.extend_from_slice(&bytes),
         Some(Trick::LoseReply) => out.item(Item::Silence),
@@ -184,24 +183,23 @@ fn take_reply(bytes: &mut &[u8], out: &mut Out<'_>, hub: &Hub, due: &Mutex<Due>)
     Ok(())
 }
 
-/// Delivers what goes in one direction.
 struct Courier<'a> {
     to: &'a TcpStream,
     toward: Toward,
     hub: &'a Hub,
     flows: watch::Receiver<Flows>,
-    /// The moment at which the last piece was due: no piece overtakes another.
+    /// The time at which the last piece was due: no piece overtakes another.
     last_due: Instant,
 }
 
 impl<'a> Courier<'a> {
     fn new(to: &'a TcpStream, toward: Toward, hub: &'a Hub) -> Self {
-        Courier { to, toward, hub, flows: hub.flows(), last_due: Instant::now() }
+        Courier { to, toward, hub, flows: hub.flows.subscribe(), last_due: Instant::now() }
     }
 
-    /// Until the end of what is sent has arrived, or the other side has gone, or the connection is to be cut. Where
-    /// something was swallowed, the end never arrives; but once it was sent, there is nothing more to wait for, and what
-    /// keeps the connection open is the other direction.
+    /// Returns when the end of the stream is delivered, the receiver is gone, or a trick cuts the
+    /// connection. After lost bytes, it returns once the sender ends: the end is not delivered, and
+    /// the other direction keeps the connection open.
     async fn deliver(mut self, mut items: UnboundedReceiver<Sent>) -> Result<(), Cut> {
         while let Some((sent, item)) = items.recv().await {
             if !self.may_arrive(sent).await {
@@ -220,7 +218,6 @@ impl<'a> Courier<'a> {
                 }
                 Item::Cut(by) => return Err(by),
                 Item::End => {
-                    // It fails where the other side has gone already.
                     let _ = rustix::net::shutdown(self.to, rustix::net::Shutdown::Write);
                     return Ok(());
                 }
@@ -230,7 +227,7 @@ impl<'a> Courier<'a> {
         Ok(())
     }
 
-    /// Waits until something that was sent then may arrive; `false` if it never does.
+    /// Waits until an item may arrive; returns false if it is lost.
     async fn may_arrive(&mut self, sent: Instant) -> bool {
         let mut rolled: Option<(Flow, Option<Duration>)> = None;
         loop {
@@ -238,12 +235,12 @@ impl<'a> Courier<'a> {
             match flow {
                 Flow::Pass => return true,
                 Flow::Swallow => return false,
-                // The proxy is gone, and so is this connection in a moment.
+                // The proxy is dropped, and ends this connection soon.
                 Flow::Hold if self.flows.changed().await.is_err() => return false,
                 Flow::Hold => continue,
                 Flow::Delay(_) | Flow::Jitter { .. } => {}
             }
-            // The dice are cast once for each piece, however often it is looked at.
+            // One random delay for each piece, also if the flow of the other direction changes.
             let delay = match rolled {
                 Some((rolled_for, delay)) if rolled_for == flow => delay,
                 _ => self.hub.delay(self.toward, flow),

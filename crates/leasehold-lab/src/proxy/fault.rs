@@ -1,75 +1,70 @@
-//! What can be wrong with a network: for good, or for one request.
+//! The faults of a network, lasting or for one request, and the traffic counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
-    /// Requests.
     Server,
-    /// Replies.
     Client,
 }
 
-/// The treatment of all bytes that go in one direction, until another is set. It is the same for every connection,
-/// and applies to what is under way too.
+/// The treatment of all bytes in one direction, on every connection, also of bytes under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flow {
     #[default]
     Pass,
-    /// It arrives so much later, in order. Latency, not bandwidth: what is sent together arrives together.
+    /// Adds latency and keeps the order. Bandwidth is unlimited.
     Delay(Duration),
-    /// It arrives later by something between the two, by a seed, in order.
+    /// Adds random latency between the two, by a seed, and keeps the order.
     Jitter { least: Duration, most: Duration, seed: u64 },
-    /// It is kept until something else is said. Even the end of a connection is: a request may arrive long after whoever
-    /// sent it has gone.
+    /// Keeps the bytes, and the end of a connection, until the flow changes: a request may arrive
+    /// long after its client has gone.
     Hold,
-    /// It is gone, and the connection stays open. For good: a connection that has lost something in one direction never
-    /// passes anything again in that direction, else an answer would be taken for that of an earlier question, as no
-    /// network ever does. New connections do once something else is said.
+    /// Drops the bytes and keeps the connection open. A connection that has lost bytes in one
+    /// direction stays silent there for good: a later reply would be taken for that of an earlier
+    /// request, which no real network does. New connections follow the current flow.
     Swallow,
 }
 
-/// The way in which a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// By a reset: the client gets an error when it reads or writes.
+    /// The client gets an error when it reads or writes.
     Reset,
-    /// By an end: the client reads to the end of the bytes that were sent.
+    /// The client reads to the end of the bytes that were sent.
     Finish,
 }
 
-/// A fault of one request, or of the answer to it.
+/// A fault of one request or its reply.
 ///
-/// A server always sees the end of a connection that is cut by a trick as an end and not as a reset: a reset might take
-/// away what it has not read yet.
+/// The server never sees a reset from a trick, only an end: a reset could discard bytes that it has
+/// not read yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trick {
-    /// The request is executed, and no answer comes: as with [`Flow::Swallow`], the connection stays open and silent.
+    /// The request is executed; the connection stays open and silent, as with [`Flow::Swallow`].
     LoseReply,
-    /// The request is executed, and the connection cut after so many bytes of its answer. What was answered before
-    /// arrives.
+    /// The request is executed; the connection is cut after this many bytes of the reply. Earlier
+    /// replies arrive.
     CutReply { after: usize, by: Cut },
-    /// The connection is cut after so many bytes of the request: the server sees no more of it.
+    /// The connection is cut after this many bytes of the request.
     CutRequest { after: usize, by: Cut },
-    /// The server gets the request twice, one right behind the other, and the client the first answer.
+    /// The server gets the request twice in a row, and the client gets the first reply.
     Duplicate,
-    /// The request is executed, and these bytes arrive in place of its answer.
+    /// The request is executed; these bytes replace its reply.
     Answer(Vec<u8>),
 }
 
-/// The traffic through a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     pub connections: u64,
     pub open: u64,
-    /// Requests that clients have sent, each of a pipeline counted by itself, whether or not it arrived.
+    /// Requests that clients sent, each of a pipeline on its own, delivered or not.
     pub requests: u64,
     /// Requests by command, in capitals.
     pub commands: BTreeMap<String, u64>,
-    /// Answers that the server has sent, whether or not they arrived. What it sends unasked is not counted.
+    /// Replies that the server sent, delivered or not, without pushes.
     pub replies: u64,
-    /// Directions of connections that have lost bytes, and pass nothing any more.
+    /// Directions of connections that are silent after lost bytes.
     pub silenced: u64,
     pub bytes_from_clients: u64,
     pub bytes_from_server: u64,

@@ -1,4 +1,4 @@
-//! The state that the connections of a proxy share with its owner: the flows, the tricks that are armed, the counts.
+//! The state that a proxy's connections share with its owner: flows, armed tricks, counts.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use crate::resp::Reply;
 
 #[derive(Debug)]
 pub(super) struct Hub {
-    flows: watch::Sender<Flows>,
+    pub(super) flows: watch::Sender<Flows>,
     state: Mutex<State>,
 }
 
@@ -22,7 +22,7 @@ pub(super) type Flows = [Flow; 2];
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// In the order in which they were armed, each with the command it waits for.
+    /// The armed tricks in order, each with the command that it waits for.
     pub(super) tricks: VecDeque<(Option<String>, Trick)>,
     pub(super) counts: Counts,
     dice: [Dice; 2],
@@ -41,11 +41,7 @@ impl Hub {
         self.flows.send_modify(|flows| flows[toward as usize] = flow);
     }
 
-    pub(super) fn flows(&self) -> watch::Receiver<Flows> {
-        self.flows.subscribe()
-    }
-
-    /// By how much something is late that goes this way, if it is.
+    /// Returns the delay of a piece, random for [`Flow::Jitter`].
     pub(super) fn delay(&self, toward: Toward, flow: Flow) -> Option<Duration> {
         match flow {
             Flow::Delay(by) => Some(by),
@@ -62,7 +58,7 @@ impl Hub {
         counted(&mut self.state().counts);
     }
 
-    /// Counts a request, and says what is to be done to it.
+    /// Counts a request, and takes the trick for it.
     pub(super) fn request(&self, command: &str) -> Option<Trick> {
         let mut state = self.state();
         state.counts.requests += 1;
@@ -80,12 +76,12 @@ impl Hub {
     }
 }
 
-/// Returns true for commands without an answer of their own: the server confirms each channel by a message.
+/// Returns true for commands without a reply: the server confirms each channel by a message.
 pub(super) fn is_subscription(command: &str) -> bool {
     command.ends_with("SUBSCRIBE")
 }
 
-/// Returns true for a message that the server sent unasked. RESP2 shows it only on a connection with subscriptions.
+/// Returns true for a push. RESP2 has them only on a connection with subscriptions.
 pub(super) fn is_unasked(message: &Reply, subscribed: bool) -> bool {
     match message {
         Reply::Push(_) => true,

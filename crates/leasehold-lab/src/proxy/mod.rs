@@ -1,4 +1,4 @@
-//! A bad network in front of a server, on a thread of its own.
+//! A faulty network in front of a server, on its own thread.
 
 mod connection;
 mod fault;
@@ -22,12 +22,10 @@ use crate::port::Port;
 
 const LOOKS_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// A TCP proxy that can be told to misbehave.
+/// A TCP proxy with faults on request. A drop ends its connections and frees its port.
 ///
-/// It understands what goes through as far as it has to: where a request or an answer ends. What is not RESP (TLS, say)
-/// flows all the same, and can be delayed, held, swallowed and cut, but not counted as requests, nor tricked.
-///
-/// When it is dropped, its connections end and its port is given back.
+/// Bytes that are not RESP, such as TLS, are passed on too: a [`Flow`] and a [`Cut`] apply to them,
+/// but no [`Trick`], and they are not counted as requests.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -44,9 +42,8 @@ enum Order {
 }
 
 impl Proxy {
-    /// Starts one in front of a server, which need not run yet.
+    /// Starts a proxy in front of a server, which need not run yet.
     pub fn to(server: SocketAddr) -> Result<Self> {
-        // As with servers: it was free a moment ago, and somebody outside the laboratory may have been faster.
         let (port, listener) = loop {
             let port = Port::free()?;
             match std::net::TcpListener::bind(port.addr()) {
@@ -77,13 +74,12 @@ impl Proxy {
         format!("redis://{}", self.addr())
     }
 
-    /// Says what becomes of all that goes in a direction from now on, and of what is under way.
     pub fn set(&self, toward: Toward, flow: Flow) {
         self.hub.set(toward, flow);
     }
 
-    /// Everything arrives again, new connections are accepted, and what was armed is forgotten. Connections that are cut or
-    /// deaf already stay so.
+    /// Passes all bytes, accepts new connections and disarms all tricks. Cut and silent connections
+    /// stay so.
     pub fn heal(&self) -> Result<()> {
         self.hub.state().tricks.clear();
         self.set(Toward::Server, Flow::Pass);
@@ -91,33 +87,32 @@ impl Proxy {
         self.accept()
     }
 
-    /// Plays a trick on the next request that comes in, on whatever connection. Tricks that are armed together are played
-    /// in order, on one request each. Subscriptions are spared: they have no answer that could be told from a message.
+    /// Plays a trick on the next request of any connection. Armed tricks are played in order, one
+    /// per request, never on a subscription: its reply looks like a message.
     pub fn arm(&self, trick: Trick) {
         self.hub.state().tricks.push_back((None, trick));
     }
 
-    /// Plays a trick on the next request with this command (`EVALSHA`).
+    /// Plays a trick on the next request with this command, such as `EVALSHA`.
     pub fn arm_for(&self, command: &str, trick: Trick) {
         self.hub.state().tricks.push_back((Some(command.to_ascii_uppercase()), trick));
     }
 
-    /// How many tricks have not been played yet.
+    /// Returns the number of tricks not yet played.
     pub fn armed(&self) -> usize {
         self.hub.state().tricks.len()
     }
 
-    /// Cuts every connection. When this returns, they are cut, and all that was under way is gone.
+    /// Cuts every connection. When this returns, all bytes under way are lost.
     pub fn cut(&self, by: Cut) -> Result<()> {
         self.order(Order::Cut(by))
     }
 
-    /// Refuses new connections, as a machine does on which nobody listens. Those that there are stay.
+    /// Refuses new connections, as a machine without a listener. Existing connections stay.
     pub fn refuse(&self) -> Result<()> {
         self.order(Order::Refuse)
     }
 
-    /// Accepts new connections again, at the same address.
     pub fn accept(&self) -> Result<()> {
         self.order(Order::Accept)
     }
@@ -126,7 +121,7 @@ impl Proxy {
         self.hub.state().counts.clone()
     }
 
-    /// Waits until the counts are as they are wanted; `false` if they are not within that time. It blocks its thread.
+    /// Blocks until the counts are as wanted; returns false after `patience`.
     pub fn until(&self, patience: Duration, wanted: impl Fn(&Counts) -> bool) -> bool {
         let since = Instant::now();
         loop {
@@ -140,7 +135,7 @@ impl Proxy {
         }
     }
 
-    /// When it returns, it is done.
+    /// Returns after the order is carried out.
     fn order(&self, order: Order) -> Result<()> {
         let gone = || io::Error::other("the thread of a proxy died");
         let (sender, done) = mpsc::channel();
@@ -152,7 +147,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Nobody is left who could order anything: this ends the thread.
+        // A closed channel of orders ends the thread.
         self.orders = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -160,7 +155,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What the thread of a proxy does.
+/// The state of a proxy's thread.
 struct Office {
     addr: SocketAddr,
     server: SocketAddr,
@@ -202,7 +197,7 @@ impl Office {
                             Ok(())
                         }
                     };
-                    // Whoever gave the order may not wait for it any more.
+                    // It fails if the caller no longer waits.
                     let _ = done.send(obeyed);
                 }
             }
@@ -217,7 +212,7 @@ impl Office {
     }
 }
 
-/// The next client. There is none while nobody listens.
+/// Returns the next client; pending while new connections are refused.
 async fn accepted(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else {
         return std::future::pending().await;
@@ -225,7 +220,7 @@ async fn accepted(listener: Option<&TcpListener>) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((client, _)) => return client,
-            // A client that has gone already, or no descriptor to be had: neither is a reason to spin.
+            // No busy loop if the client has gone already, or no descriptor is free.
             Err(_) => tokio::time::sleep(LOOKS_AGAIN_AFTER).await,
         }
     }
@@ -233,18 +228,17 @@ async fn accepted(listener: Option<&TcpListener>) -> TcpStream {
 
 async fn connect(client: TcpStream, server: SocketAddr, open: Open, made: UnboundedSender<Weak<Ends>>) {
     let Ok(server) = TcpStream::connect(server).await else {
-        // Nobody is there: the client is told so at once.
+        // No server listens: the client gets a reset.
         let _ = client.set_zero_linger();
         return;
     };
-    // Without it, the kernel would add delays of its own. It fails where the other side has gone.
+    // Otherwise the kernel would add its own delays. It fails if the other side has gone.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ends = Arc::new(Ends { client, server });
     let _ = made.send(Arc::downgrade(&ends));
     connection::serve(ends, &open.0).await;
 }
 
-/// Counts a connection for as long as it is open.
 struct Open(Arc<Hub>);
 
 impl Open {
@@ -265,10 +259,9 @@ async fn cut_all(connections: &mut JoinSet<()>, ends: &mut Vec<Weak<Ends>>, by: 
         for end in [&ends.client, &ends.server] {
             match by {
                 Cut::Reset => {
-                    // It fails only for a socket that is none.
                     let _ = end.set_zero_linger();
                 }
-                // What was not read would make a reset of the end.
+                // Unread bytes would turn the end into a reset.
                 Cut::Finish => while end.try_read(&mut [0; 4096]).is_ok_and(|n| n > 0) {},
             }
         }

@@ -1,4 +1,4 @@
-//! A real server as a child process: started, stopped, killed, made to stand still, started again.
+//! A Redis or Valkey child process that a test can stop, kill, pause and restart.
 
 mod setup;
 
@@ -22,24 +22,23 @@ use crate::port::Port;
 use crate::process::Process;
 use crate::resp::Reply;
 
-/// How long a server may take to answer, or to end: it takes some ten milliseconds on a machine that is not busy.
+/// The time limits of a start and a stop, which take about 10 ms on an idle machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const ENDS_WITHIN: Duration = Duration::from_secs(15);
 
-/// How often a new server is tried on another port when somebody was faster.
+/// The number of ports tried for a new server if another process takes the port first.
 const PORTS_TRIED: usize = 10;
 
 const LOOKS_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
-/// A real server.
+/// A real server, which dies with this process, however the process ends.
 ///
-/// - Its address is its own for as long as this value lives, also while it does not run.
-/// - Its directory stays the same over a restart; what is in it depends on its configuration.
-/// - When this value is dropped, the server is killed and its directory removed. When this process dies, however it does,
-///   the server dies with it.
+/// - Its address stays reserved while this value lives, also while the server does not run.
+/// - Its directory stays the same over a restart.
+/// - A drop kills the server and removes its directory.
 #[derive(Debug)]
 pub struct Server {
-    /// First, because fields are dropped in order: a server that lives writes into its directory.
+    /// Dropped first: a running server writes into its directory.
     life: Mutex<Life>,
     kind: Kind,
     program: PathBuf,
@@ -51,12 +50,12 @@ pub struct Server {
 #[derive(Debug, Default)]
 struct Life {
     process: Option<Process>,
-    /// The lab's own connection, kept so that asking costs a server no more than the command itself.
+    /// The lab's own connection, kept so that a command causes no other load on the server.
     client: Option<Client>,
 }
 
 impl Server {
-    /// Starts a server that keeps nothing and forbids nothing; see [`Setup`] for others.
+    /// Starts a server with the defaults of [`Setup`].
     pub fn start(kind: Kind) -> Result<Self> {
         Setup::new(kind).start()
     }
@@ -66,7 +65,7 @@ impl Server {
         let mut attempt = 1;
         loop {
             let (port, home) = (Port::free()?, Home::in_memory("lab")?);
-            let tls_port = setup.has_tls().then(Port::free).transpose()?;
+            let tls_port = setup.tls.is_some().then(Port::free).transpose()?;
             fs::create_dir(home.path().join("data"))?;
             fs::write(home.path().join("conf"), setup.text(home.path(), &port, tls_port.as_ref()))?;
             let (kind, program) = (setup.kind, program.clone());
@@ -99,12 +98,12 @@ impl Server {
         self.home.path().join("socket")
     }
 
-    /// Its directory: `conf`, `log`, `socket`, and its data in `data`.
+    /// The server's directory: `conf`, `log`, `socket`, and its data in `data`.
     pub fn folder(&self) -> &Path {
         self.home.path()
     }
 
-    /// What it has written so far, over all its lives.
+    /// Returns the log of all runs.
     pub fn log(&self) -> String {
         let log = fs::read(self.home.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -114,7 +113,7 @@ impl Server {
         self.life().running().map(Process::pid)
     }
 
-    /// Ends it in good order (SIGTERM), and waits until it has. One that stands still is woken for it.
+    /// Shuts the server down (SIGTERM), also a paused one, and waits for its end.
     pub fn stop(&self) -> Result<()> {
         let mut life = self.life();
         let process = life.running().ok_or(Error::NotRunning)?;
@@ -125,7 +124,7 @@ impl Server {
         Ok(())
     }
 
-    /// Kills it (SIGKILL), and waits until it is dead.
+    /// Kills the server (SIGKILL), and waits for its end.
     pub fn kill(&self) -> Result<()> {
         let mut life = self.life();
         life.running().ok_or(Error::NotRunning)?;
@@ -133,8 +132,7 @@ impl Server {
         Ok(())
     }
 
-    /// Starts it again, on the same port and with the same directory, and waits until it answers. One that runs is stopped
-    /// before.
+    /// Stops the server if it runs, starts it on the same port, and waits until it answers.
     pub fn restart(&self) -> Result<()> {
         match self.stop() {
             Ok(()) | Err(Error::NotRunning) => {}
@@ -143,7 +141,7 @@ impl Server {
         let since = Instant::now();
         loop {
             match self.run() {
-                // The port is ours; whoever has it will be gone soon.
+                // The port is reserved for us, so the other user of it is short-lived.
                 Err(error) if is_taken(&error) && since.elapsed() < ENDS_WITHIN => {
                     thread::sleep(LOOKS_AGAIN_AFTER)
                 }
@@ -152,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Makes it stand still (SIGSTOP), and returns when it does. Its connections stay open; nobody answers.
+    /// Stops the process (SIGSTOP), and waits until it is stopped. Its connections stay open.
     pub fn pause(&self) -> Result<()> {
         let life = self.life();
         let process = life.running().ok_or(Error::NotRunning)?;
@@ -165,32 +163,32 @@ impl Server {
         Ok(())
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Continues a paused process (SIGCONT).
     pub fn resume(&self) -> Result<()> {
         Ok(self.life().running().ok_or(Error::NotRunning)?.signal(Signal::CONT)?)
     }
 
-    /// Asks it, past every proxy and every rule of access. What it refuses is a [`Reply::Error`].
+    /// Sends a command past every proxy and access rule. A refusal is a [`Reply::Error`].
     ///
-    /// It is asked over one connection that stays open, as a user called `lab`; `CLIENT LIST` shows it. Not for commands
-    /// that change what a connection is (`SUBSCRIBE`, `MONITOR`, `CLIENT REPLY`).
+    /// It uses one open connection of the user `lab`, which `CLIENT LIST` shows. Not for commands
+    /// that change the state of a connection (`SUBSCRIBE`, `MONITOR`, `CLIENT REPLY`).
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<Reply> {
         let kept = {
             let mut life = self.life();
             life.running().ok_or(Error::NotRunning)?;
             life.client.take()
         };
-        // Somebody may have had it closed; a command on it would be lost, and must not be sent twice.
+        // A test may have closed it: a command on it would be lost, and must not be sent twice.
         let kept = kept.and_then(Client::if_quiet);
-        // Not under the lock: whoever wakes a server that stands still must not have to wait for its answer.
+        // Without the lock: `resume` must not wait for the reply of a paused server.
         let mut client = kept.map_or_else(|| self.connect(), Ok)?;
         let reply = client.command(args)?;
-        // Only now: after an error it would answer the next question with what was meant for this one.
+        // Only after a success: after an error, the next command could get the reply to this one.
         self.life().client = Some(client);
         Ok(reply)
     }
 
-    /// A section of `INFO`, or all of them for `everything`.
+    /// Returns a section of `INFO`, or all of them for `everything`.
     pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
         let reply = self.command(&["INFO", section])?;
         let Some(text) = reply.text() else {
@@ -200,8 +198,9 @@ impl Server {
         Ok(lines.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
     }
 
-    /// How often each command was executed, by scripts too, since the server began or [`forget_calls`](Server::forget_calls)
-    /// was called. In small letters, a subcommand behind a bar: `client|list`. The lab's own are among them.
+    /// Returns the calls per command, also by scripts and by the lab, since the start or the last
+    /// [`forget_calls`](Server::forget_calls). Commands are in lower case, with subcommands as
+    /// `client|list`.
     pub fn calls(&self) -> Result<BTreeMap<String, u64>> {
         let stats = self.info("commandstats")?;
         let calls = stats.iter().filter_map(|(key, value)| {
@@ -211,7 +210,7 @@ impl Server {
         Ok(calls.collect())
     }
 
-    /// Sets all of its statistics back.
+    /// Resets all statistics of the server.
     pub fn forget_calls(&self) -> Result<()> {
         let reply = self.command(&["CONFIG", "RESETSTAT"])?;
         if reply.is_ok() {
@@ -220,7 +219,6 @@ impl Server {
         Err(Error::Unexpected { asked: "CONFIG RESETSTAT".to_owned(), answer: format!("{reply:?}") })
     }
 
-    /// Starts the process, and waits until it answers.
     fn run(&self) -> Result<()> {
         let mut life = self.life();
         let earlier = self.log().len();
@@ -246,8 +244,8 @@ impl Server {
         Err(Error::NotStarted { program: self.program.clone(), why, log })
     }
 
-    /// Through its socket, which lies in its own directory: whoever answers there is this server and no other. One that
-    /// still reads its data does not count as connected.
+    /// Connects through the socket in the server's directory, which no other server answers. Fails
+    /// while the server loads its data.
     fn connect(&self) -> Result<Client> {
         let mut client = Client::unix(&self.socket())?;
         let unexpected = |asked: &str, answer| Err(Error::Unexpected { asked: asked.to_owned(), answer });
@@ -255,7 +253,7 @@ impl Server {
             return unexpected("AUTH", answer);
         }
         match client.command(&["PING"])? {
-            // Any other refusal is an answer: a replica without its master has nothing better to say.
+            // Other errors are fine: a replica without its master always answers with one.
             Reply::Error(answer) if answer.starts_with("LOADING") => unexpected("PING", answer),
             _ => Ok(client),
         }
@@ -273,7 +271,6 @@ impl Life {
     }
 }
 
-/// Whether somebody else has the port.
 fn is_taken(error: &Error) -> bool {
     matches!(error, Error::NotStarted { log, .. } if log.contains("Address already in use"))
 }
