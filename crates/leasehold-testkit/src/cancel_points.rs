@@ -1,4 +1,4 @@
-//! Every operation that can be cancelled, and a way to cut each off at every await point: one table for every store.
+//! The table of cancellable operations, and a test that cancels each at every await point.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,23 +12,22 @@ use leasehold::{Detached, Error, Lease, Locks, Loss, Store};
 
 use super::{ms, secs, within};
 
-/// Two clients of one store. One operation of `a` is cut off.
+/// Two clients of one store. An operation of `a` is cancelled.
 pub struct Actors {
     pub store: Arc<dyn Store>,
     pub a: Locks,
     pub b: Locks,
-    /// The time that another holder keeps the lock that an operation waits for.
+    /// The time that another holder keeps the lock.
     pub held_for: Duration,
-    /// The TTL of a lease that is lost: it hears of it a third of that later.
+    /// The TTL of a lease that is lost: the loss is seen after a third of it.
     pub ttl: Duration,
 }
 
-/// The point at which an operation is cut off.
+/// The point at which an operation is cancelled.
 #[derive(Debug, Clone, Copy)]
 pub enum Cut {
-    /// After so many polls.
     Polls(usize),
-    /// After so long, while requests and replies are under way.
+    /// While requests and replies are under way.
     After(Duration),
 }
 
@@ -41,7 +40,7 @@ impl Cut {
     }
 }
 
-/// Polls a future at most so many times, and drops it.
+/// Drops a future after this many polls.
 async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -52,7 +51,7 @@ async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
         polls += 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // The last poll's wake-up never comes: let go now.
+            // No wake-up may follow the last poll, so the future is dropped now.
             Poll::Pending if polls == times => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -60,8 +59,8 @@ async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// Cuts an operation off after 0, 1, 2, … polls, and after delays that grow with 0, 1, 2, …, until it gets through.
-/// Returns at how many points that was.
+/// Cancels an operation after 0, 1, 2, … polls, and after `delay(0)`, `delay(1)`, …, until it
+/// completes. Returns the number of attempts.
 pub fn at_every_await_point(
     what: &str,
     delay: impl Fn(usize) -> Duration,
@@ -87,7 +86,7 @@ pub fn at_every_await_point(
 
 type Attempted<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
 
-/// Returns true if the operation got through before the cut.
+/// Returns true if the operation completes before the cut.
 pub type Operation = for<'a> fn(&'a Actors, Cut) -> Attempted<'a>;
 
 macro_rules! operations {
@@ -116,7 +115,7 @@ operations! { |it, cut|
         let_go_while(it, taken, waiting).await
     };
     "all of several names" => cut.off(it, it.a.all(["x", "y", "z"]).lock()).await.is_some();
-    // On a store that takes them one by one, the first is held while the second is waited for.
+    // A store that acquires one by one holds the first while it waits for the second.
     "all of several names behind another client" => {
         let lease = it.b.mutex("y").lock().await.unwrap();
         let waiting = async { cut.off(it, it.a.all(["z", "y", "x"]).lock()).await.is_some() };
@@ -143,7 +142,7 @@ operations! { |it, cut|
             has_ended.set(true);
         };
         let is_through = cut.off(it, it.a.once("x").per(secs(60)).run(work)).await.is_some();
-        // A run whose work has ended counts, also where its record is cut off.
+        // Work that has ended counts, also if the cut came before its record.
         if has_ended.get() {
             it.b.evict("x").await.unwrap();
         }
@@ -157,7 +156,7 @@ operations! { |it, cut|
             and_back(cut.off(it, it.a.mutex("x").lock_detached()).await).await
         }).await
     };
-    // Every grant comes with less than this left, and is renewed before it is handed out, or given back.
+    // Every grant is valid for less than this, so the client renews it first, or releases it.
     "lock_detached with a renewal" => {
         let mutex = it.a.mutex("x").ttl(secs(1)).min_validity(ms(988));
         and_back(cut.off(it, mutex.lock_detached()).await).await
@@ -219,10 +218,7 @@ operations! { |it, cut|
             },
             |_| tokio::time::sleep(ms(3)),
         );
-        match cut.off(it, work).await {
-            Some(end) => end.is_err(),
-            None => false,
-        }
+        cut.off(it, work).await.is_some_and(|end| end.is_err())
     };
     "close" => {
         let lease: Lease = it.a.mutex("x").lock().await.unwrap();
@@ -234,7 +230,7 @@ operations! { |it, cut|
     };
 }
 
-/// Ends a lease, which has ended also where that is cut off.
+/// Ends a lease, which has ended also after a cut.
 async fn ended<F: Future>(
     it: &Actors,
     cut: Cut,
@@ -247,12 +243,10 @@ async fn ended<F: Future>(
     output
 }
 
-/// Waits behind a holder, which keeps the lock for a while.
 async fn behind<T>(it: &Actors, cut: Cut, holder: &Locks, waiting: impl Future<Output = T>) -> bool {
     while_held(it, holder, async { cut.off(it, waiting).await.is_some() }).await
 }
 
-/// Another task holds the lock for a while. The operation waits meanwhile, and gets it if it is not cancelled.
 async fn while_held(it: &Actors, holder: &Locks, waiting: impl Future<Output = bool>) -> bool {
     let lease = holder.mutex("x").lock().await.unwrap();
     let_go_while(it, lease, waiting).await
@@ -269,23 +263,17 @@ async fn let_go_while(it: &Actors, lease: Lease, waiting: impl Future<Output = b
     finished
 }
 
-/// The second is served all the same.
+/// The second waiter is served, also after a cut of the first.
 async fn the_first_of_two_waiters(it: &Actors, cut: Cut) -> bool {
     let (mutex, other) = (it.a.mutex("x"), it.a.mutex("x"));
-    let (first, ()) = tokio::join!(
-        async {
-            let lease = cut.off(it, mutex.lock()).await;
-            lease.is_some()
-        },
-        async {
-            let lease = tokio::time::timeout(secs(5), other.lock()).await.expect("the second is served");
-            lease.unwrap().release().await.unwrap();
-        }
-    );
+    let (first, ()) = tokio::join!(async { cut.off(it, mutex.lock()).await.is_some() }, async {
+        let lease = tokio::time::timeout(secs(5), other.lock()).await.expect("the second is served");
+        lease.unwrap().release().await.unwrap();
+    });
     first
 }
 
-/// Releases a detached lease that got through, so that any lease in the store after that was left by a cancel.
+/// Releases a granted detached lease, so that any lease left in the store is due to the cut.
 async fn and_back(taken: Option<Result<Detached, Error>>) -> bool {
     match taken {
         Some(Ok(lease)) => lease.release().await.is_ok(),

@@ -1,4 +1,4 @@
-//! The conformance suite on a store in real time.
+//! The conformance suite, run on a store in real time.
 
 use std::sync::Arc;
 
@@ -6,16 +6,15 @@ use leasehold::Capabilities;
 use leasehold::store::conformance::{self, Subject};
 use tokio::task::JoinSet;
 
-/// Those that a store is asked, which are all of them.
 pub async fn every_case_holds(subject: impl Subject + 'static) {
     let skipped = every_case_it_can_holds(subject).await;
     assert!(skipped.is_empty(), "skipped: {skipped:?}");
 }
 
-/// Says which were skipped, by name, because the store says that it cannot do what they need.
+/// Returns the skipped cases, which need capabilities that the store does not have.
 ///
-/// Many cases side by side: each has names of its own. Not all of them: a case opens some clients, and their TTL is to be
-/// long beside the time that so many need for their turns, on a machine that is busy with other things too.
+/// Cases run in parallel, as each has its own names, but not all at once: on a busy machine, too
+/// many clients would need longer for their turns than their TTL.
 pub async fn every_case_it_can_holds(subject: impl Subject + 'static) -> Vec<&'static str> {
     let subject = Arc::new(subject);
     let mut running = JoinSet::new();
@@ -40,7 +39,7 @@ pub async fn every_case_it_can_holds(subject: impl Subject + 'static) -> Vec<&'s
     skipped
 }
 
-/// Returns the names of the cases that a store with these capabilities cannot be asked, in order.
+/// Returns the cases that a store with these capabilities skips, sorted.
 pub fn not_offered_by(can: &Capabilities) -> Vec<&'static str> {
     let cases = conformance::cases().filter(|case| !case.is_offered_by(can));
     let mut names: Vec<_> = cases.map(|case| case.name).collect();

@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-/// Names the test whose body the process runs.
+/// The test whose body the process runs.
 const OWN_PROCESS: &str = "LEASEHOLD_TEST_OWN_PROCESS";
 
 /// A test of this program, for a child process to run. [`child_test!`](crate::child_test) makes it.
 ///
-/// The test harness runs no test and reports success if a name is wrong. So the macro takes a
-/// function, which has to exist, and every user of a child checks that the child did its work.
+/// The test harness reports success for a wrong name. So the macro takes a function, which has to
+/// exist, and every user of a child checks that the child did its work.
 #[derive(Debug, Clone, Copy)]
 pub struct ChildTest {
     module: &'static str,
@@ -24,12 +24,12 @@ macro_rules! child_test {
 }
 
 impl ChildTest {
-    /// What [`child_test!`](crate::child_test) expands to. `_test` proves that the function exists.
+    /// Expansion of [`child_test!`](crate::child_test). `_test` proves that the function exists.
     pub const fn new(module: &'static str, function: &'static str, _test: fn()) -> Self {
         ChildTest { module, function }
     }
 
-    /// The name by which the test harness knows the test: its path without the crate.
+    /// The test's name in the test harness: its path without the crate.
     pub fn path(&self) -> String {
         match self.module.split_once("::") {
             Some((_, module)) => format!("{module}::{}", self.function),
@@ -37,23 +37,18 @@ impl ChildTest {
         }
     }
 
-    /// The arguments with which this program runs the test.
     pub fn args(&self) -> [String; 3] {
         ["--exact".to_owned(), self.path(), "--nocapture".to_owned()]
     }
 
-    /// This program, about to run the test.
     pub fn command(&self) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(self.args());
         command
     }
 
-    /// Runs the body of this test in a process that runs no other test. The test calls it for
-    /// itself.
-    ///
-    /// For a test that depends on the state of the whole process: its log subscriber, its open
-    /// files, its processor time.
+    /// Runs the body of the calling test in a process without other tests, for a test that depends
+    /// on the state of the whole process: its log subscriber, open files or processor time.
     pub fn in_own_process(&self, body: impl FnOnce()) {
         let done = format!("{} is done", self.path());
         if std::env::var(OWN_PROCESS).is_ok_and(|path| path == self.path()) {

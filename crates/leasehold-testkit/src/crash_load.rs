@@ -1,5 +1,5 @@
-//! Processes full of clients, killed and started again while their wall clocks are moved; and an observer
-//! that samples the store.
+//! A load of client processes that are killed and restarted while their wall clocks move, and an
+//! observer that samples the store.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,27 +17,24 @@ use super::history::{Journal, Killed, Life, Part, stamp};
 use super::worker::Worker;
 use super::{Dice, ms};
 
-/// No load takes longer unless a process is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(900);
 
-/// A load: which processes run, and until when.
 pub struct Plan {
-    /// The test that a worker runs.
     pub worker: ChildTest,
-    /// The role of a worker; its label and its seed are added.
+    /// A worker's role, to which its label and its seed are added.
     pub role: String,
     pub processes: u64,
-    /// By how many seconds a wall clock is off at most, either way.
+    /// The greatest offset of a wall clock in seconds, either way.
     pub moved_s: u64,
-    /// A process lives for so long at least, and at most; the first ones no longer than twice the least.
+    /// The shortest and the longest life; a slot's first process lives at most twice the shortest.
     pub lives_ms: (u64, u64),
-    /// The load ends after so many grants, and this time at the earliest. All processes are killed then.
+    /// The load ends, and all processes are killed, after this many grants and after `lasts`.
     pub grants: u64,
     pub lasts: Duration,
 }
 
 impl Plan {
-    /// Says who lived. The last to be killed is the last of them.
+    /// Runs the load. Returns the lives in the order of their kills.
     pub fn carry_out(&self, home: &Path) -> Vec<Life> {
         fs::create_dir(home.join("journals")).unwrap();
         fs::write(count_in(home), "").unwrap();
@@ -62,7 +59,6 @@ impl Plan {
         lives
     }
 
-    /// Starts and kills the processes of a slot, one after the other.
     fn come_and_go(&self, home: &Path, slot: u64, is_over: &AtomicBool, lives: &Mutex<Vec<Life>>) {
         let mut dice = Dice(slot);
         for number in 0.. {
@@ -83,7 +79,7 @@ impl Plan {
             }
             let journal = journal_in(home, &label);
             let mut lives = lives.lock().unwrap();
-            // Before the kill, so that nothing counts that was not believed.
+            // Before the kill, so that the process believed in every counted lease.
             lives.push(Life { label, journal, killed: Some(Killed::now()) });
             worker.kill_alive();
             if is_over.load(Ordering::SeqCst) {
@@ -105,7 +101,7 @@ fn grants_in(home: &Path) -> u64 {
     fs::metadata(count_in(home)).unwrap().len()
 }
 
-/// In a worker: what its clients share.
+/// The state that the clients of a worker share.
 pub struct Post {
     pub home: PathBuf,
     pub label: String,
@@ -115,7 +111,7 @@ pub struct Post {
 }
 
 impl Post {
-    /// From what stands behind its role. From here on a panic in any thread is the end of the process, which is noticed.
+    /// From now on a panic in any thread aborts the process, which the load notices.
     pub fn new(home: &Path, label: &str, seed: &str) -> Self {
         let says = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
@@ -132,7 +128,7 @@ impl Post {
         }
     }
 
-    /// A client of its own. A store that is too busy is asked again.
+    /// Connects a client, again if the store is too busy.
     pub async fn connect(&self, url: &str) -> Locks {
         loop {
             match leasehold::connect(url).await {
@@ -142,13 +138,12 @@ impl Post {
         }
     }
 
-    /// The store that the test has written down for its workers.
     pub fn url(&self) -> String {
         fs::read_to_string(self.home.join("url")).unwrap()
     }
 
-    /// Connects so many clients, each with dice of its own. In files, four of them share a connection: each has a place in
-    /// line of its own all the same.
+    /// Connects clients, each with its own dice. On a file store, four share a connection; each
+    /// still waits in the queue on its own.
     pub async fn clients(&self, count: u64) -> Vec<(Locks, Dice)> {
         let url = self.url();
         let shared_by = if url.starts_with("file:") { 4 } else { 1 };
@@ -163,8 +158,8 @@ impl Post {
         clients
     }
 
-    /// Writes down what became of a request. A granted lease is kept for a time that the dice say, or for no time, and is
-    /// then released or, now and then, dropped.
+    /// Records the outcome of a request. Keeps a granted lease for a random time or none, then
+    /// releases it, or drops it in one of ten cases.
     pub async fn keep(
         &self,
         part: Part,
@@ -187,7 +182,7 @@ impl Post {
             None => tokio::task::yield_now().await,
         }
         let now = stamp();
-        // Where it was lost, the end that was noted at first counts.
+        // After a loss, the end noted by `begin` counts.
         if lease.is_valid() {
             self.journal.end(key, now);
         }
@@ -206,12 +201,12 @@ impl Post {
 pub struct Seen {
     pub samples: u64,
     pub permits_most: u32,
-    /// The last moment at which each label was seen to hold permits.
+    /// The last time at which each label was seen to hold permits.
     last: HashMap<String, u64>,
 }
 
 impl Seen {
-    /// Looks until it is over: who holds how many permits, by labels.
+    /// Samples the permits of each label until `is_over`.
     pub fn watch(is_over: &AtomicBool, mut look: impl FnMut() -> Vec<(String, u32)>) -> Self {
         let mut seen = Seen::default();
         while !is_over.load(Ordering::SeqCst) {
@@ -225,7 +220,8 @@ impl Seen {
         seen
     }
 
-    /// The longest time that a killed process was still seen to hold permits, and the number of those processes.
+    /// Returns the longest time that a killed process still held permits, and the number of such
+    /// processes.
     pub fn dead_for(&self, lives: &[Life]) -> (Duration, usize) {
         let late = lives.iter().filter_map(|life| {
             let last = self.last.get(&life.label)?;
@@ -236,7 +232,6 @@ impl Seen {
     }
 }
 
-/// The label in a token.
 pub fn label_of(token: &str) -> String {
     let label = token.split_once('@').map_or("", |(_, label)| label);
     label.split('#').next().unwrap().to_owned()

@@ -1,4 +1,4 @@
-//! The files of a file store, read past the store: the store tidies up each name that it is asked about.
+//! The files of a file store, read without the store, which cleans up each name that it inspects.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// In memory: a disk that is busy with others may stand still for longer than anything here waits.
+    /// In memory: a busy disk may stall for longer than any time limit of the tests.
     pub async fn new() -> Self {
         let home = home_in_memory("disk");
         drop(File::open(home.path()).await.unwrap());
@@ -27,18 +27,18 @@ impl Disk {
         self.home.path()
     }
 
-    /// The number of holders, and of waiters.
+    /// The numbers of holders and waiters.
     pub fn rows(&self) -> (i64, i64) {
         let sql = "SELECT (SELECT count(*) FROM holding), (SELECT count(*) FROM waiting)";
         self.db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
     }
 
-    /// SQLite's opinion of the database: `ok`, or what is wrong.
+    /// Returns `ok`, or SQLite's findings.
     pub fn integrity(&self) -> String {
         self.db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap()
     }
 
-    /// The files by which clients show that they live.
+    /// The liveness files of clients.
     pub fn clients(&self) -> Vec<String> {
         let folder = std::fs::read_dir(self.path().join("clients")).unwrap();
         let mut files: Vec<_> = folder.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
@@ -47,11 +47,11 @@ impl Disk {
     }
 }
 
-/// The time limit for work in the background: a release waits two seconds at most for
-/// its turn, and then the janitor sends it again. It takes well below a millisecond on a machine that is not busy.
+/// The time limit of background work: a release waits at most two seconds for its turn, then the
+/// cleanup task sends it again. It takes well below a millisecond on an idle machine.
 pub const SOON: Duration = Duration::from_secs(5);
 
-/// Waits until nothing is left of what is counted.
+/// Waits until the count is empty.
 pub async fn none_soon<T: PartialEq + Default + Debug>(what: &str, mut count: impl FnMut() -> T) {
     let since = Instant::now();
     loop {

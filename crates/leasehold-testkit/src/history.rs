@@ -1,5 +1,5 @@
-//! What clients of several processes believed, written down as it happened and judged afterwards: when each of them held
-//! what, on the machine's clock, which is the same in every process.
+//! The leases that clients of several processes believed in, written to journals and judged
+//! afterwards, on the machine's clock, which is the same in every process.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,6 @@ pub fn stamp() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The part of a name that one holder has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     All,
@@ -30,7 +29,6 @@ enum Line {
     Failed { why: String },
 }
 
-/// The sum of the parts of all holders of a name.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Sum {
     pub all: u32,
@@ -55,15 +53,14 @@ impl Sum {
         }
     }
 
-    /// Returns true if they may hold the name together, with so many permits.
+    /// Returns true if these holders may share the name.
     pub fn fits(self, limit: u32) -> bool {
         let kinds = [self.all, self.readers, self.permits].iter().filter(|count| **count > 0).count();
         kinds <= 1 && self.all <= 1 && self.permits <= limit
     }
 }
 
-/// The beliefs of the clients of one process. Each line is one write, so that what was written before a kill is whole, and
-/// there.
+/// The journal of one process. Each line is one write, so that a kill loses no earlier line.
 pub struct Journal {
     file: fs::File,
     lines: AtomicU64,
@@ -80,7 +77,7 @@ impl Journal {
         (&self.file).write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// Notes that it is held from now on, for this time unless an end is noted. Returns the key for that.
+    /// Notes a lease from now on, for `remaining` unless [`end`](Self::end) gets the returned key.
     pub fn begin(&self, part: Part, remaining: Duration) -> u64 {
         let (key, from) = (self.lines.fetch_add(1, Ordering::Relaxed), stamp());
         let until = from.saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
@@ -88,27 +85,25 @@ impl Journal {
         key
     }
 
-    /// Notes that it was held until this moment. To be called before the request that ends it.
+    /// Notes the end of a lease. Call it before the request that ends the lease.
     pub fn end(&self, key: u64, was_held_until: u64) {
         self.write(&Line::End { key, until: was_held_until });
     }
 
-    /// Notes a request without an answer.
     pub fn failed(&self, why: impl std::fmt::Display) {
         self.write(&Line::Failed { why: why.to_string() });
     }
 }
 
-/// A process, with its journal and the moment of its kill.
 #[derive(Debug)]
 pub struct Life {
-    /// Whose tokens are its own: it stands in them.
+    /// The owner label in the tokens of this process.
     pub label: String,
     pub journal: PathBuf,
     pub killed: Option<Killed>,
 }
 
-/// A moment before the kill, on two clocks.
+/// A time just before the kill, on two clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Killed {
     pub boot_ns: u64,
@@ -138,7 +133,7 @@ pub struct History {
 #[derive(Debug, Default)]
 pub struct Judged {
     pub grants: usize,
-    /// Of those, how many began beside others with whom they do not fit.
+    /// Grants that do not fit beside the other holders.
     pub too_many: usize,
     pub permits_most: u32,
     pub readers_most: u32,
@@ -154,14 +149,14 @@ impl History {
     fn add(&mut self, life: &Life) {
         let text = fs::read_to_string(&life.journal).unwrap_or_default();
         let mut held = std::collections::BTreeMap::new();
-        // A line may have been cut off by the kill.
+        // The kill may have truncated the last line.
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             match serde_json::from_str(line).unwrap() {
                 Line::Begin { key, from, until, part } => {
                     let ended = life.killed.map_or(u64::MAX, |killed| killed.boot_ns);
                     held.insert(key, Held { part, from, until: until.min(ended) });
                 }
-                // Later than was known at first, where it was renewed; earlier, where it was let go.
+                // Later than the first end after a renewal, earlier after a release.
                 Line::End { key, until } => held.get_mut(&key).unwrap().until = until,
                 Line::Failed { why } => self.failed.push(why),
             }
@@ -169,7 +164,6 @@ impl History {
         self.held.extend(held.into_values());
     }
 
-    /// Goes through them in the order of time.
     pub fn judged(&self, limit: u32) -> Judged {
         let mut judged = Judged { grants: self.held.len(), ..Judged::default() };
         let mut moments: Vec<(u64, bool, Part)> = Vec::new();
@@ -177,7 +171,7 @@ impl History {
             moments.push((held.from, true, held.part));
             moments.push((held.until, false, held.part));
         }
-        // At one moment, ends come first.
+        // At equal times, ends come first.
         moments.sort_by_key(|(at, begins, _)| (*at, *begins));
         let mut now = Sum::default();
         for (_, begins, part) in moments {

@@ -1,7 +1,4 @@
-//! The kit of the tests: the scale of the long proofs, runtimes and clocks, clients over one store, a store that fails on
-//! request, a store in another process, and judges of what many processes did.
-//!
-//! A crate, so that it is compiled once for all of them. It is held to what tests are held to, not to what users read.
+//! The kit that the tests share: a crate, so that it is compiled once, with the lints of tests.
 #![allow(missing_docs, missing_debug_implementations, clippy::new_without_default, clippy::unwrap_used)]
 
 pub mod cancel_points;
@@ -39,14 +36,12 @@ pub fn secs(n: u64) -> Duration {
 
 /// Scales a count by `LEASEHOLD_SCALE` (default 0.1).
 pub fn scaled(full: u64) -> u64 {
-    let scale: f64 = match std::env::var("LEASEHOLD_SCALE") {
-        Ok(text) => text.parse().expect("LEASEHOLD_SCALE is a number such as 0.1"),
-        Err(_) => 0.1,
-    };
+    let parse = |text: String| text.parse().expect("LEASEHOLD_SCALE is a number such as 0.1");
+    let scale: f64 = std::env::var("LEASEHOLD_SCALE").map_or(0.1, parse);
     ((full as f64 * scale) as u64).max(1)
 }
 
-/// Opens a store that was told to be impatient, again until the machine has the time: what is proven is what it does then.
+/// Opens a store with a short time-out, again for 20 seconds on a busy machine.
 pub async fn opened<S, F: Future<Output = Result<S>>>(open: impl Fn() -> F) -> S {
     let start = std::time::Instant::now();
     loop {
@@ -58,7 +53,7 @@ pub async fn opened<S, F: Future<Output = Result<S>>>(open: impl Fn() -> F) -> S
     }
 }
 
-/// Runs `work` for 0..count, on as many threads as there are cores.
+/// Runs `work` for 0..count, on one thread per core.
 pub fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -72,18 +67,17 @@ pub fn in_parallel(count: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
-/// Runs the work on a runtime of two threads.
 pub fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
 }
 
-/// A runtime of one thread with paused time, so that a run is the same each time.
+/// A runtime of one thread with paused time, for reproducible runs.
 pub fn paused_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
-/// A runtime of one thread on a clock of its own, which leaps to the next timer whenever there is nothing else to do.
-/// Real time has no part in it: a run is the same to the nanosecond each time.
+/// A runtime of one thread, and a clock that advances to the next timer whenever the runtime is
+/// idle: runs are reproducible to the nanosecond.
 pub fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
     let clock = Clock::manual();
     let leaping = clock.clone();
@@ -96,7 +90,7 @@ pub fn leaping_runtime() -> (tokio::runtime::Runtime, Clock) {
     (runtime, clock)
 }
 
-/// The deadline at which every clock starts: from there a deadline is a plain duration, to the nanosecond.
+/// The deadline at which every clock starts, so that a deadline converts to an exact duration.
 pub fn origin() -> Deadline {
     Deadline::FAR.minus(Duration::MAX)
 }
@@ -105,12 +99,10 @@ pub async fn sleep(clock: &Clock, duration: Duration) {
     clock.sleep_until(clock.now().plus(duration)).await;
 }
 
-/// Polls a future once, as a caller does that keeps it and does something else.
 pub async fn polled_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
     std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// Returns the output of a future that ends within a time.
 pub async fn within<T>(clock: &Clock, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
     clock.until(clock.now().plus(duration), future).await
 }
@@ -119,24 +111,23 @@ pub fn client(store: &Arc<impl Store + 'static>, owner: &str) -> Locks {
     Options::default().owner(owner).over(store.clone()).unwrap()
 }
 
-/// Two clients over one memory store, on tokio's (paused) clock.
+/// Two clients of one memory store, on tokio's (paused) clock.
 pub fn two_clients() -> (Locks, Locks) {
     let store = Arc::new(Memory::new(Clock::tokio()));
     (client(&store, "a"), client(&store, "b"))
 }
 
-/// A new directory, which a file store may be opened in or below.
 pub fn home(what: &str) -> Home {
     Home::new(&folder(), what).unwrap()
 }
 
-/// A new directory in memory, for tests of short times, in which a busy disk may stand still.
+/// A new directory in memory, for tests of short times: a busy disk may stall.
 pub fn home_in_memory(what: &str) -> Home {
     Home::in_memory(what).unwrap()
 }
 
-/// Cargo's folder for what tests write, `target/tmp`. It is named only to what cargo compiles as a test, which this crate is
-/// not; but every test program is in `target/PROFILE/deps`.
+/// Cargo's `target/tmp`, for files of tests. Cargo names it only to tests, and not to this crate,
+/// but every test program is in `target/PROFILE/deps`.
 fn folder() -> std::path::PathBuf {
     let program = std::env::current_exe().unwrap();
     let folder = program.ancestors().nth(3).unwrap().join("tmp");

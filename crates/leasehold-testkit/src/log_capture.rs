@@ -1,4 +1,4 @@
-//! A log that the test reads afterwards.
+//! A captured log for a test to read.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -10,7 +10,8 @@ use tracing_subscriber::filter::LevelFilter;
 pub struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
 impl LogCapture {
-    /// Captures all that this process logs from now on. For a test in [its own process](crate::child::ChildTest::in_own_process).
+    /// Captures the log of this process from now on, for a test
+    /// [in its own process](crate::child::ChildTest::in_own_process).
     pub fn of_process() -> Self {
         let capture = LogCapture::default();
         let writer = capture.clone();
@@ -24,13 +25,13 @@ impl LogCapture {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// Notes what would be printed of a value, as it is and in full.
+    /// Adds both debug formats of a value.
     pub fn note(&self, value: &impl Debug) {
         let text = format!("{value:?}\n{value:#?}\n");
         self.0.lock().unwrap().extend(text.into_bytes());
     }
 
-    /// All of it, and begins anew.
+    /// Returns the text and clears it.
     pub fn taken(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Nodes of a quorum: real servers, each with a proxy in front of it where a test wants one.
+//! The nodes of a quorum: real servers, optionally behind proxies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use leasehold_lab::{Kind, Proxy, Reply, Server};
 use super::child::ChildTest;
 use super::clock_shim::WallClock;
 
-/// The parameters of most tests: nodes that are new and hold nothing, and patience with a machine that is busy with other things.
+/// The parameters of most tests: new, empty nodes, and a long time-out for a busy machine.
 pub const CALM: &str = "quarantine=off&timeout=1000";
 
-/// The key that a node must not forget.
+/// The key that a node must not lose.
 const MEMORY: &str = "{lock:}:memory";
 
 pub struct QuorumNodes {
@@ -59,7 +59,7 @@ impl QuorumNodes {
             .collect()
     }
 
-    /// The fence of a name that a node remembers.
+    /// Returns the fence that a node stores for a name.
     pub fn fence(&self, place: usize, name: &str) -> Option<u64> {
         match self.nodes[place].command(&["ZSCORE", MEMORY, &format!("lock:{name}")]).unwrap() {
             Reply::Nil => None,
@@ -72,20 +72,20 @@ impl QuorumNodes {
         self.nodes[place].command(&["ZADD", MEMORY, &fence.to_string(), &key]).unwrap();
     }
 
-    /// Returns true if a node knows since when it has forgotten nothing.
+    /// Returns true if a node stores the time since which it has lost no data.
     pub fn is_born(&self, place: usize) -> bool {
         let born = self.nodes[place].command(&["ZCOUNT", MEMORY, "-inf", "(0"]).unwrap();
         born.int() == Some(1)
     }
 
-    /// On how many nodes something stands in a key.
+    /// Returns the number of nodes with a value for a key.
     pub fn count(&self, key: &str) -> usize {
         self.values(key).iter().flatten().count()
     }
 }
 
-/// The algorithm as the notes have it: the same key and value on each node in turn, a majority, the time it took. It says for how
-/// long it may believe in it, or gives all of it back.
+/// Textbook Redlock: sets the same key and value on each node in turn, and needs a majority.
+/// Returns the validity, or releases all nodes.
 pub fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> Option<Duration> {
     let start = Instant::now();
     let (ttl_ms, quorum) = (ttl.as_millis() as u64, 5 / 2 + 1);
@@ -105,10 +105,10 @@ pub fn naive_lock(nodes: &[&Server], key: &str, token: &str, ttl: Duration) -> O
     }
 }
 
-/// In a server's own directory: by how much its clock is off.
+/// The file in a server's data directory with the offset of its clock, in seconds.
 const OFFSET: &str = "wall_offset";
 
-/// Runs the calling test once more, as a child whose servers have clocks that can be moved.
+/// Runs the calling test as a child whose servers have movable clocks.
 pub fn as_child(test: ChildTest) {
     let said = WallClock::of_each(OFFSET).test(test);
     assert!(said.contains("clocks were moved"), "{said}");
@@ -119,12 +119,12 @@ pub fn is_child() -> bool {
     WallClock::mine().is_some()
 }
 
-/// Sets the clock with which a node that does not run will start.
+/// Sets the clock with which a stopped node will start.
 pub fn come_up_with_clock(node: &Server, ahead_s: i64) {
     std::fs::write(node.folder().join("data").join(OFFSET), ahead_s.to_string()).unwrap();
 }
 
-/// Sets a node's clock so many seconds ahead of ours, for one who [is a child](as_child).
+/// Sets a node's clock this many seconds ahead of ours, in a child of [`as_child`].
 pub fn set_clock(node: &Server, ahead_s: i64) {
     let time = || match node.command(&["TIME"]).unwrap() {
         Reply::Array(time) => time[0].text().unwrap().parse::<i64>().unwrap(),

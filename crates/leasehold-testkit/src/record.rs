@@ -1,5 +1,5 @@
-//! A store's own record of one name: every change of who holds it and who waits, in order. Redis and Valkey write it
-//! themselves (the append-only file); in a file store, triggers do.
+//! A store's own record of the holders and the queue of one name: the append-only file of Redis and
+//! Valkey, or triggers in a file store.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, BufReader};
@@ -13,23 +13,22 @@ use super::history::{Life, Part, Sum};
 #[derive(Debug)]
 struct Holding {
     part: Part,
-    /// It may pass others.
     barges: bool,
     fence: u64,
-    /// When it was granted, on the store's clock.
+    /// The time of the grant, on the store's clock.
     at: u64,
 }
 
-/// Goes through the changes, and judges each state that others could see.
+/// Follows the changes, and judges each state that other clients could see.
 #[derive(Default)]
 pub struct Record {
     limit: u32,
-    /// When whose process was killed, on the store's clock.
+    /// The times of the kills by label, on the store's clock.
     killed: HashMap<String, u64>,
     holds: BTreeMap<String, Holding>,
     line: BTreeSet<(u64, String)>,
     arrivals: HashMap<String, u64>,
-    /// How many readers had been admitted when one joined who wants it all.
+    /// The readers granted before each waiter joined.
     joined: HashMap<String, u64>,
     readers: u64,
     new: Vec<String>,
@@ -39,16 +38,16 @@ pub struct Record {
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub grants: u64,
-    /// Of those, how many went to one who had waited in line.
+    /// Grants to clients that had waited in the queue.
     pub from_the_line: u64,
     pub line_most: usize,
     pub permits_most: u32,
     pub readers_most: u32,
-    /// States in which more hold it than fit.
+    /// Grants that do not fit beside the other holders.
     pub too_many: u64,
-    /// Whoever lived and was passed by one who came later, and may not pass.
+    /// Live waiters that a later, non-barging client passed.
     pub overtaken: Vec<String>,
-    /// The most readers who were admitted between the arrival of one who wants it all and its turn.
+    /// The most readers granted between the arrival of an exclusive waiter and its grant.
     pub readers_before_a_writer: u64,
 }
 
@@ -81,7 +80,7 @@ impl Record {
         self.killed.get(label).is_none_or(|killed| at < *killed)
     }
 
-    /// What has changed can be seen from now on.
+    /// Judges the changes since the last call, which other clients see from now on.
     fn settle(&mut self) {
         let mut sum = Sum::default();
         self.holds.values().for_each(|holding| sum.add(holding.part));
@@ -115,7 +114,7 @@ impl Record {
 // ---- Redis and Valkey ----
 
 pub fn recording(kind: Kind) -> Server {
-    // It is read while the server runs, so it need not reach the disk; and it is never written anew, which would shorten it.
+    // Read while the server runs, so without fsync; never rewritten, which would drop changes.
     let setup = Setup::new(kind).line("appendonly yes").line("appendfsync no");
     setup.line("auto-aof-rewrite-percentage 0").start().unwrap()
 }
@@ -136,9 +135,9 @@ pub fn of_server(server: &Server, name: &str, limit: u32, lives: &[Life]) -> Ver
     reader.record.verdict
 }
 
-/// Every change, in order, as the server wrote it down.
+/// Returns every write command, in order, from the append-only file.
 pub fn commands(server: &Server) -> impl Iterator<Item = Vec<String>> {
-    // What has been answered is in the file.
+    // Commands are in the file before their replies.
     server.command(&["PING"]).unwrap();
     let path = server.folder().join("data/appendonlydir/appendonly.aof.1.incr.aof");
     let mut log = BufReader::new(std::fs::File::open(path).unwrap());
@@ -149,14 +148,13 @@ struct Reader {
     key: String,
     line: String,
     wait: String,
-    /// Who is in the list of those who wait, as it stands there.
+    /// The queue.
     order: Vec<String>,
-    /// When each of them came, as its entry has it.
     arrivals: HashMap<String, u64>,
-    /// Who is in the sorted set of holders, with an end in ms.
+    /// The sorted set of holders, each with its end in ms.
     members: BTreeMap<String, u64>,
     record: Record,
-    /// Of a transaction, whose changes are seen together.
+    /// Inside a transaction, whose changes become visible together.
     is_inside: bool,
 }
 
@@ -196,7 +194,7 @@ impl Reader {
 
     fn follow_key(&mut self, word: &str, args: &[String]) {
         match word {
-            // One who has it alone, in place of whoever was there.
+            // An exclusive holder replaces all earlier holders.
             "SET" => {
                 self.drop_all();
                 let fence = fence_of(&args[0]);
@@ -267,13 +265,13 @@ impl Reader {
     }
 }
 
-/// The pairs of a ZADD, past its options.
+/// The pairs of a ZADD, after its options.
 fn scored(args: &[String]) -> impl Iterator<Item = (u64, &String)> {
     let options = args.iter().take_while(|arg| arg.chars().all(|c| c.is_ascii_alphabetic())).count();
     args[options..].chunks(2).map(|pair| (pair[0].parse().unwrap(), &pair[1]))
 }
 
-/// Of `token#fence`, or `share:token#fence`.
+/// Parses `token#fence` or `share:token#fence`.
 fn token_of(value: &str) -> String {
     let value = value.split('\n').next().unwrap();
     let (token, _) = value.rsplit_once('#').unwrap();
@@ -289,7 +287,7 @@ fn fence_of(value: &str) -> u64 {
     u64::from_str_radix(&hex, 16).unwrap()
 }
 
-/// The next command in the log; none at its end, whole or not.
+/// Returns the next whole command in the log.
 fn next_command(log: &mut impl BufRead) -> Option<Vec<String>> {
     let count = number(log, '*')?;
     (0..count)
@@ -310,7 +308,7 @@ fn number(log: &mut impl BufRead, mark: char) -> Option<usize> {
 
 // ---- the file store ----
 
-/// Has a file store in this directory write down what becomes of every name.
+/// Records all changes of the file store in this directory, by triggers.
 pub fn record_in(home: &Path) {
     let db = Connection::open(home.join("locks.db")).unwrap();
     db.busy_timeout(super::secs(10)).unwrap();
@@ -330,7 +328,6 @@ pub fn record_in(home: &Path) {
     .unwrap();
 }
 
-/// What it wrote down of the name.
 pub fn of_files(home: &Path, name: &str, limit: u32, lives: &[Life]) -> Verdict {
     let db = Connection::open(home.join("locks.db")).unwrap();
     let killed = lives.iter().filter_map(|life| Some((life.label.clone(), life.killed?.boot_ns)));
@@ -353,7 +350,7 @@ pub fn of_files(home: &Path, name: &str, limit: u32, lives: &[Life]) -> Verdict 
                     _ => Part::Permits(take as u32),
                 };
                 record.holds(&token, Holding { part, barges: share == 3, fence: place, at });
-                // Whoever was admitted with it stands behind it, and whoever left before has left.
+                // Other grants of the same step come later, and earlier leavers have left.
                 record.leaves(&token);
                 record.settle();
             }

@@ -1,7 +1,6 @@
-//! A store in another process: each call crosses to a child over a socket, and its answer comes back.
+//! A store in a child process: calls and answers cross over a socket.
 //!
-//! A module that uses it says what its child serves, and starts as many children as it likes with
-//! [`Remote::spawn`]:
+//! A module defines the store that its child serves, and starts children with [`Remote::spawn`]:
 //!
 //! ```ignore
 //! const REMOTE_WORKER: ChildTest = child_test!(remote_worker);
@@ -12,13 +11,12 @@
 //! }
 //! ```
 //!
-//! The child is the test program itself, run for that one test. The socket is its standard input: its standard output
-//! belongs to the test harness.
+//! The child is the test program itself, run for that one test. The socket is its standard input:
+//! its standard output belongs to the test harness.
 //!
-//! All that is sent on one line is heard in the order in which it was sent, and a call that is dropped is dropped over
-//! there before anything later is heard. So it is never executed after a later call, and a line adds nothing to the
-//! `late_window` of the store behind it. Between two lines there is no such order: a call that was dropped on one may
-//! still be on its way when another is heard.
+//! The child receives the messages of a line in order, and drops a call that the parent dropped
+//! before it receives any later one. So a dropped call is never executed after a later call, and a
+//! line adds nothing to the `late_window` of its store. Between two lines there is no such order.
 
 mod wire;
 
@@ -55,20 +53,20 @@ pub use wire::crossed;
 
 const WORK: &str = "LEASEHOLD_TEST_REMOTE";
 
-/// The call under which a child says what its store can do, before it is asked anything.
+/// The id of the child's first message: its store's capabilities.
 const HELLO: u64 = 0;
 
 /// The message that drops a call.
 const DROP: &str = "drop";
 
-/// A store in a child process. Clones share the child and the line to it; it ends in good order with the last of them.
+/// A store in a child process. Clones share the child, which ends with the last of them.
 #[derive(Clone)]
 pub struct Remote(Arc<Line>);
 
 struct Line {
     child: Arc<Mutex<Child>>,
     pid: u32,
-    /// Frames on their way. A thread of its own writes them, so that a child that stands still holds up no runtime.
+    /// Frames for the writer thread, so that a stopped child blocks no runtime.
     outbox: mpsc::Sender<Vec<u8>>,
     calls: Calls,
     last_call: AtomicU64,
@@ -76,12 +74,12 @@ struct Line {
     clock: Clock,
 }
 
-/// The callers that wait for an answer; `None` once the process is gone.
+/// The waiting callers; `None` once the process is gone.
 type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Vec<u8>>>>>>;
 
 impl Remote {
-    /// Starts this test program again as a child that opens `work`, and waits until it has. The clock's timer belongs to
-    /// the runtime this is called in.
+    /// Starts a child that opens `work`, and waits until it has. The clock's timer belongs to the
+    /// calling runtime.
     pub async fn spawn(test: ChildTest, work: &str) -> Self {
         let (line, theirs) = UnixStream::pair().unwrap();
         let child =
@@ -94,7 +92,7 @@ impl Remote {
         let mut to_child = line.try_clone().unwrap();
         thread::spawn(move || {
             while frames.recv().is_ok_and(|frame| to_child.write_all(&frame).is_ok()) {}
-            // The last handle is gone: this ends the child, unless it has ended.
+            // The last handle is dropped, which ends the child.
             let _ = to_child.shutdown(Shutdown::Write);
         });
         let (answered, reaped) = (calls.clone(), child.clone());
@@ -113,7 +111,7 @@ impl Remote {
         Remote(Arc::new(Line { child, pid, outbox, calls, last_call, capabilities, clock }))
     }
 
-    /// The child before it is started, for a test that starts it by itself.
+    /// Returns the child's command, for a test that starts it by itself.
     pub fn command(test: ChildTest, work: impl AsRef<OsStr>) -> Command {
         let mut command = test.command();
         command.env(WORK, work);
@@ -124,7 +122,7 @@ impl Remote {
         self.0.pid
     }
 
-    /// Kills the process without a warning; when this returns, it is dead.
+    /// Kills the process, and waits for its end.
     pub fn kill(&self) {
         let mut child = self.0.child.lock().unwrap();
         child.kill().unwrap();
@@ -145,12 +143,12 @@ impl Line {
     }
 
     fn send(&self, id: u64, message: &impl Wire) {
-        // It fails once the process is gone, and then the reader tells the callers.
+        // It fails once the process is gone, which the reader reports to the callers.
         let _ = self.outbox.send(frame(id, message));
     }
 }
 
-/// A call under way. Dropped before its answer came, it is dropped over there too.
+/// A call under way. A drop before its answer drops it in the child too.
 struct Asked<'a> {
     line: &'a Line,
     id: u64,
@@ -215,7 +213,7 @@ impl Store for Remote {
         self.0.capabilities.clone()
     }
 
-    /// The machine's clock, which is the same in all its processes.
+    /// The machine's clock, which is the same in all processes.
     fn clock(&self) -> &Clock {
         &self.0.clock
     }
@@ -264,8 +262,7 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// The child's part: serves the store that `open` makes of the work, until the line ends. Does nothing in a process
-/// that is no child.
+/// Serves the store that `open` opens until the line ends. Does nothing outside a child.
 pub fn serve<F: Future<Output = Arc<dyn Store>>>(open: impl FnOnce(String) -> F) {
     let Ok(work) = std::env::var(WORK) else { return };
     let line = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
@@ -274,12 +271,12 @@ pub fn serve<F: Future<Output = Arc<dyn Store>>>(open: impl FnOnce(String) -> F)
         let store = open(work).await;
         serve_calls(store, line).await;
     });
-    // What still blocks a thread ends with the process.
+    // Blocked threads end with the process.
     runtime.shutdown_background();
 }
 
-/// Polls all calls in one task, in the order in which they are heard. Each has a waker of its own in a [`FuturesUnordered`]:
-/// polled along with others, a store that forgets to wake a waiter would not be found out.
+/// Polls all calls in one task, in order of arrival. [`FuturesUnordered`] gives each its own waker:
+/// with a shared one, other wake-ups would hide a store that forgets to wake a waiter.
 async fn serve_calls(store: Arc<dyn Store>, mut line: UnixStream) {
     let (heard, mut inbox) = tokio::sync::mpsc::unbounded_channel();
     let to_read = line.try_clone().unwrap();
@@ -292,11 +289,11 @@ async fn serve_calls(store: Arc<dyn Store>, mut line: UnixStream) {
     loop {
         tokio::select! {
             biased;
-            // First, so that a call is polled, or dropped, before anything later is heard.
+            // First, so that a call is polled or dropped before a later message is received.
             Some((id, answer)) = calls.next() => {
                 handles.remove(&id);
                 if let Ok::<Vec<u8>, Aborted>(answer) = answer {
-                    // It fails where the parent is gone, and the line is about to end.
+                    // It fails if the parent is gone, which also ends the line.
                     let _ = line.write_all(&answer);
                 }
             }
@@ -345,7 +342,7 @@ async fn answer_of_cells(cells: &dyn CellStore, id: u64, call: &str, from: &mut 
     }
 }
 
-/// A frame: which call, how many bytes, and those.
+/// Encodes a frame: the call's id, the length, and the bytes.
 fn frame(id: u64, value: &impl Wire) -> Vec<u8> {
     let mut body = Vec::new();
     value.put(&mut body);
@@ -354,7 +351,6 @@ fn frame(id: u64, value: &impl Wire) -> Vec<u8> {
     frame
 }
 
-/// Reads frames until the line ends.
 fn read_frames(line: UnixStream, mut each: impl FnMut(u64, Vec<u8>)) {
     let (mut line, mut head) = (BufReader::new(line), [0; 16]);
     while line.read_exact(&mut head).is_ok() {

@@ -1,4 +1,4 @@
-//! A memory store that hangs, is late, or fails by a rule or on request, and counts its calls.
+//! A memory store that hangs, delays or fails calls on request, and counts them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use super::{ms, secs, sleep};
 #[derive(Debug, Clone, Copy)]
 pub enum Behaviour {
     Answers,
-    /// The call is executed after so many milliseconds.
+    /// The call is executed after this many milliseconds.
     Slow(u64),
     Fails,
-    /// The call fails after so many milliseconds.
+    /// The call fails after this many milliseconds.
     SlowlyFails(u64),
     Hangs,
-    /// The call panics when it is polled a second time.
+    /// The call panics at its second poll.
     PanicsLate,
 }
 
@@ -31,9 +31,9 @@ pub struct ScriptedStore {
     inner: Arc<dyn Store>,
     rule: Rule,
     late_window: Duration,
-    /// From now on no call is ever answered.
+    /// No call is answered any more.
     pub hangs: AtomicBool,
-    /// The store says that it can do no more than exclude.
+    /// The store reports no capabilities.
     pub is_plain: AtomicBool,
     /// The delay of the answers to acquires and conversions.
     pub grant_late_ms: AtomicU64,
@@ -42,10 +42,10 @@ pub struct ScriptedStore {
     /// The number of renewals that fail before one is let through.
     pub failing_renewals: AtomicU64,
     pub acquires: AtomicU64,
-    /// Of those, how many were to outlive their client.
+    /// Acquires of detached leases.
     pub detached: AtomicU64,
     pub renewals: AtomicU64,
-    /// The number of renewals that are under way, and the highest that it was.
+    /// The renewals under way, now and at most.
     pub under_way: AtomicU64,
     pub under_way_max: AtomicU64,
 }
@@ -98,7 +98,7 @@ impl ScriptedStore {
         }
     }
 
-    /// Counts a call, and how many renewals are under way until the guard is dropped.
+    /// Counts a call. The guard counts a renewal under way.
     fn count(&self, call: &Call) -> Option<UnderWay<'_>> {
         match call.method {
             "acquire" => {
@@ -123,7 +123,6 @@ impl ScriptedStore {
     }
 }
 
-/// A renewal under way, until it is answered or dropped.
 struct UnderWay<'a>(&'a ScriptedStore);
 
 impl Drop for UnderWay<'_> {
@@ -176,9 +175,9 @@ impl Intercept for ScriptedStore {
     }
 }
 
-/// Has each event of a lease happen, once or more.
+/// Makes each event of a lease happen at least once.
 pub async fn everything(store: Arc<ScriptedStore>, locks: Locks) {
-    // Acquired, passed, released.
+    // Acquired, handed over, released.
     let held = locks.mutex("x").lock().await.unwrap();
     let waiting: Vec<_> = (0..3)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! Claims that hold on every store: two clients of one store, on `memory:` with paused time, on `file:`, and on servers.
+//! Claims about two clients that hold on every store: `memory:` in paused time, `file:`, servers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use leasehold::{Clock, Locks, Status, Store};
 
 use super::{client, ms, paused_runtime, secs};
 
-/// A claim about two clients. The future is in a box, so that the code that runs claims is compiled once.
+/// A claim about two clients, boxed so that the code that runs claims is compiled once.
 type Claim<'a> = &'a dyn Fn(Locks, Locks) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Runs the claim for two clients of each store, and sees that nothing is left of it.
+/// Runs the claim on each store, and asserts that no lease is left.
 pub fn on_every_store<F: Future<Output = ()>>(claim: impl Fn(Locks, Locks) -> F) {
     in_memory_and_on_disk(&|a, b| Box::pin(claim(a, b)));
 }
@@ -21,7 +21,7 @@ pub fn on_every_store_and_server<F: Future<Output = ()>>(claim: impl Fn(Locks, L
     on_a_server("", claim);
 }
 
-/// On a Redis server, as its URL says with this behind it.
+/// Runs the claim on a Redis server, with options for its URL.
 pub fn on_a_server<F: Future<Output = ()>>(options: &str, claim: impl Fn(Locks, Locks) -> F) {
     on_redis(options, &|a, b| Box::pin(claim(a, b)));
 }
@@ -49,7 +49,7 @@ fn on_redis(options: &str, claim: Claim<'_>) {
 }
 
 async fn checked(claim: Claim<'_>, a: Locks, b: Locks) {
-    // So that a client that waits for itself is found out.
+    // The time-out finds a client that waits for itself.
     tokio::time::timeout(secs(120), claim(a.clone(), b.clone())).await.expect("it comes to its end");
     a.settled().await;
     b.settled().await;
@@ -61,27 +61,24 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A client with a file store of its own, as in another process.
+/// A client with its own file store, as in another process.
 pub async fn on_disk(path: &std::path::Path, owner: &str) -> Locks {
     client(&Arc::new(leasehold::store::file::File::open(path).await.unwrap()), owner)
 }
 
-/// Returns when so many wait for a name in the store.
+/// Returns when `count` waiters are in the store's queue.
 pub async fn in_line(locks: &Locks, name: &str, count: usize) -> Status {
     let since = tokio::time::Instant::now();
     loop {
-        let status = locks.inspect(name).await.unwrap();
-        if let Some(status) = &status
-            && status.waiters.len() == count
-        {
-            return status.clone();
+        match locks.inspect(name).await.unwrap() {
+            Some(status) if status.waiters.len() == count => return status,
+            status => assert!(since.elapsed() < secs(10), "not {count} in line for {name}: {status:?}"),
         }
-        assert!(since.elapsed() < secs(10), "not {count} in line for {name}: {status:?}");
         tokio::time::sleep(ms(1)).await;
     }
 }
 
-/// Starts a request in a task of its own, and returns when it waits in line.
+/// Spawns a request, and returns when it waits in the queue.
 pub async fn waiting<T: Send + 'static>(
     locks: &Locks,
     name: &str,
@@ -93,7 +90,7 @@ pub async fn waiting<T: Send + 'static>(
     task
 }
 
-/// A store that can do no more than exclude, and says so.
+/// A store that reports no capabilities, and its client.
 pub fn plain_client() -> (Arc<super::ScriptedStore>, Locks) {
     let store = super::ScriptedStore::new(Clock::tokio());
     store.is_plain.store(true, std::sync::atomic::Ordering::SeqCst);

@@ -1,13 +1,7 @@
-//! A process of its own for part of a test: the test program itself, run for one test that plays a role.
+//! A worker process for part of a test: the test program itself, run for one test in a role.
 //!
-//! A module that uses it has a test `worker` which calls [`play`], and names it to the processes
-//! that it starts:
-//!
-//! ```ignore
-//! const WORKER: ChildTest = child_test!(worker);
-//! ```
-//!
-//! What a role tells the test, it says line by line.
+//! A module has a test that calls [`play`], and passes its [`ChildTest`] to [`Worker::start`]. Role
+//! and test talk line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -22,18 +16,17 @@ use super::clock_shim::WallClock;
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 const HOME: &str = "LEASEHOLD_TEST_HOME";
 
-/// What a role says stands behind this; the rest of its output belongs to the test harness.
+/// The prefix of a role's lines; the rest of the output belongs to the test harness.
 const MARK: &str = ">> ";
 
-/// The first line of every role. Without it the harness may have run no test at all, which it takes
-/// for a success.
+/// The first line of every role, which proves that the harness ran the test.
 const STARTED: &str = "started in its role";
 
 pub fn say(what: impl std::fmt::Display) {
     println!("{MARK}{what}");
 }
 
-/// Waits until the test says a line; ends the process where there is no test any more.
+/// Waits for a line from the test; exits if the test is gone.
 pub fn listen() -> String {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {
@@ -42,7 +35,7 @@ pub fn listen() -> String {
     line.trim_end().to_owned()
 }
 
-/// In a worker: the role it was started in, and the directory it was given.
+/// Runs `roles` with the role and the directory, if this process is a worker.
 pub fn play(roles: impl FnOnce(&str, &Path)) {
     if let (Ok(role), Some(home)) = (std::env::var(ROLE), std::env::var_os(HOME)) {
         say(STARTED);
@@ -50,10 +43,10 @@ pub fn play(roles: impl FnOnce(&str, &Path)) {
     }
 }
 
-/// A process in a role. Killed when it is dropped.
+/// A process in a role, killed on drop.
 pub struct Worker {
     child: Child,
-    /// The process itself, where what was started only stands around it.
+    /// The worker; `child` may be its `unshare`.
     pid: Pid,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -65,19 +58,18 @@ impl Worker {
         Worker::start_with(test.command(), role, home)
     }
 
-    /// With a wall clock that can be moved.
     pub fn start_under(clock: &WallClock, test: ChildTest, role: &str, home: &Path) -> Self {
         let mut command = test.command();
         clock.over(&mut command);
         Worker::start_with(command, role, home)
     }
 
-    /// In a PID namespace of its own, as in a container.
+    /// Starts a worker in its own PID namespace, as in a container.
     pub fn start_in_namespace(test: ChildTest, role: &str, home: &Path) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe().unwrap());
         command.args(test.args());
-        // It complains of its own when its child is killed.
+        // `unshare` prints a message when its child is killed.
         command.stderr(Stdio::null());
         let mut worker = Worker::start_with(command, role, home);
         assert_eq!(worker.hear(), "in a namespace");
@@ -96,7 +88,7 @@ impl Worker {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        let pid = Pid::from_child(&child);
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Worker { child, pid, stdin, stdout, has_started: false }
     }
@@ -120,7 +112,7 @@ impl Worker {
             if self.stdout.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The harness may have begun the line.
+            // The harness may have written the start of the line.
             if let Some((_, said)) = line.split_once(MARK) {
                 return Some(said.trim_end().to_owned());
             }
@@ -139,7 +131,7 @@ impl Worker {
         kill_process(self.pid, signal).unwrap();
     }
 
-    /// Stops it, and returns when it stands still.
+    /// Sends SIGSTOP, and waits until the process is stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.pid.as_raw_nonzero());
@@ -152,14 +144,14 @@ impl Worker {
         self.signal(Signal::KILL);
     }
 
-    /// Kills one that has not ended by itself.
+    /// Kills the process, and asserts that it had not ended by itself.
     pub fn kill_alive(mut self) {
         self.kill();
         let status = self.child.wait().unwrap();
         assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "a worker ended by itself: {status}");
     }
 
-    /// Waits for its end, which has to be a good one.
+    /// Waits for the end, and asserts that it was a success.
     pub fn ended_well(mut self) {
         self.stdin = None;
         self.await_start();

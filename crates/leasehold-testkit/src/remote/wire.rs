@@ -1,4 +1,4 @@
-//! How calls and answers are written down: field by field, numbers in eight bytes, texts and lists after their length.
+//! The encoding of calls and answers: numbers in eight bytes, texts and lists after their length.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,14 +15,14 @@ use leasehold::{
 
 use crate::origin;
 
-/// Returns the value as it comes out at the other end of the line.
+/// Returns the value as the other process receives it.
 pub fn crossed<T: Wire>(value: &T) -> T {
     let mut bytes = Vec::new();
     value.put(&mut bytes);
     T::take(&mut &bytes[..])
 }
 
-/// A value that can cross. Both ends are the same program, so bytes that do not fit are a mistake in here, and a panic.
+/// A value that can cross. Both ends are the same program, so invalid bytes are a bug and a panic.
 pub trait Wire: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut &[u8]) -> Self;
@@ -72,7 +72,7 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
-/// Types that cross as something simpler: there, and back.
+/// Types that cross as a simpler type.
 macro_rules! crosses_as {
     ($($type:ty, $simpler:ty, $there:expr, $back:expr;)*) => { $(
         impl Wire for $type {
@@ -131,7 +131,7 @@ fn flags(can: &mut Capabilities) -> [&mut bool; 9] {
     [fenced, fence_blocks, fair, shared, permits, several_names, conversions, pushed, cells]
 }
 
-/// The text for the life of the process, each text once.
+/// Leaks each text once.
 fn kept(text: String) -> &'static str {
     static KEPT: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut kept = KEPT.lock().unwrap();
@@ -143,7 +143,7 @@ fn kept(text: String) -> &'static str {
     text
 }
 
-/// Types that cross field by field. A variant goes by its name.
+/// Types that cross field by field, and enums by the variant's name.
 macro_rules! crosses {
     ($(struct $type:ident { $($field:ident),* })*) => { $(
         impl Wire for $type {
