@@ -1,6 +1,6 @@
-//! The lease, the keeper, the meeting and the janitor under many schedules: no lost wake-up, no double pass, no
-//! use after loss. Shuttle runs each scenario with every lock, atomic and await as a possible switch of tasks; a
-//! task that waits for ever is a deadlock it reports.
+//! The lease, the renewal task, the local queue and the cleanup task under many schedules: no lost
+//! wake-up, no double hand-over, no use after loss. Shuttle may switch tasks at every lock, atomic
+//! and await, and reports a task that waits for ever as a deadlock.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -16,20 +16,19 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-/// A scenario's share of the schedules, at full scale.
 fn explore(scenario: impl Fn() + Send + Sync + 'static) {
     const SCHEDULES: f64 = 200_000.0;
     let scale: f64 = std::env::var("LEASEHOLD_SCALE").map_or(0.1, |text| text.parse().expect("a number"));
     let schedules = (SCHEDULES * scale) as usize;
     let scenario = std::sync::Arc::new(scenario);
-    // Random finds the broad faults, PCT the deep ones that need few switches at just the right places.
+    // Random finds broad faults, PCT deep ones that need few switches at exact places.
     let pct = scenario.clone();
     shuttle::check_random(move || scenario(), schedules / 2);
     shuttle::check_pct(move || pct(), schedules / 2, 3);
     println!("{} schedules", schedules / 2 * 2);
 }
 
-/// A store on a clock that stands still unless moved, and two clients of it.
+/// Two clients of a store on a manual clock.
 struct World {
     clock: Clock,
     a: Locks,
@@ -45,10 +44,9 @@ impl World {
         World { clock, a: client(), b: client(), witness: Witness::default() }
     }
 
-    /// Nothing is held and nobody waits, once everything dropped has been withdrawn. That the clients' tasks end too,
-    /// shuttle sees: a schedule is over when every task is.
+    /// Asserts that no holder and no waiter is left. Shuttle itself checks that all tasks end.
     fn nothing_is_left(&self) {
-        // A keeper that has just declared a loss may be about to tell its janitor.
+        // A renewal task that has declared a loss may not yet have told the cleanup task.
         for _ in 0..100 {
             block_on(async {
                 self.a.settled().await;
@@ -63,7 +61,7 @@ impl World {
     }
 }
 
-/// Sees every lease: each fence once, and no two leases valid at once.
+/// Asserts that each fence is given once, and that no two leases are valid at once.
 #[derive(Clone, Default)]
 struct Witness {
     seen: Arc<Mutex<Seen>>,
@@ -80,8 +78,8 @@ impl Witness {
         let mut seen = self.seen.lock().unwrap();
         assert!(seen.fences.insert(lease.fence().get()), "fence {} was given twice", lease.fence());
         for other in &seen.in_use {
-            // Validity ends once and for all. If the other is valid now, and this one is still valid after that,
-            // both were valid at the moment of the first look.
+            // Validity ends for good. If the other is valid, and this one is still valid after
+            // that, both were valid at the time of the first check.
             assert!(!(other.is_valid() && lease.is_valid()), "two leases are valid at once");
         }
         seen.in_use.push(lease.proof());
@@ -96,7 +94,7 @@ impl Witness {
     }
 }
 
-/// Polls a future some random number of times and then drops it.
+/// Drops a future after a random number of polls.
 async fn impatiently<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut polls = thread_rng().gen_range(0..4);
     let mut future = pin!(future);
@@ -108,7 +106,7 @@ async fn impatiently<T>(future: impl Future<Output = T>) -> Option<T> {
             return Poll::Ready(None);
         }
         polls -= 1;
-        // Not only when woken: the caller loses patience by itself.
+        // The next poll needs no wake-up from the library.
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -152,7 +150,7 @@ fn cancelled_tasks_of_two_clients_leave_the_others_served() {
                 thread::spawn(move || {
                     block_on(async {
                         let mutex = locks.mutex("x");
-                        // Two of the four give up at some point; whatever they leave, the other two get through.
+                        // Two of the four are cancelled at some point; the other two complete.
                         let lease =
                             if i < 2 { impatiently(mutex.lock()).await } else { Some(mutex.lock().await) };
                         let Some(lease) = lease else { return };
@@ -191,7 +189,7 @@ fn a_lease_lost_at_any_moment_is_never_used_again() {
                         let mutex = if renews { mutex } else { mutex.no_renewal() };
                         let lease = match mutex.lock().await {
                             Ok(lease) => lease,
-                            // Granted, and over before it could be handed out.
+                            // The grant ended before the client could return it.
                             Err(Error::Late { .. }) => return,
                             Err(error) => panic!("{error}"),
                         };
@@ -211,8 +209,8 @@ fn a_lease_lost_at_any_moment_is_never_used_again() {
                 })
             })
             .collect();
-        // Time goes on at any moment, timer by timer, so that leases expire under their holders. Then it stands
-        // still: whoever waits has to be woken by what others do.
+        // Time advances timer by timer, so that leases expire under their holders. Then it stops:
+        // only other tasks wake the waiters.
         for _ in 0..thread_rng().gen_range(0..16) {
             world.clock.advance_to_next();
             thread::yield_now();
@@ -234,10 +232,8 @@ fn an_eviction_meets_a_pass_and_a_release_at_any_moment() {
                     block_on(async {
                         let lease = locks.mutex("x").lock().await.unwrap();
                         let fence = lease.fence().get();
-                        assert!(
-                            witness.seen.lock().unwrap().fences.insert(fence),
-                            "fence {fence} was given twice"
-                        );
+                        let is_new = witness.seen.lock().unwrap().fences.insert(fence);
+                        assert!(is_new, "fence {fence} was given twice");
                         match lease.release().await {
                             Ok(()) | Err(Error::Lost { reason: Loss::Deleted | Loss::Taken, .. }) => {}
                             end => panic!("{end:?}"),
@@ -273,7 +269,7 @@ fn closing_meets_leases_waiters_and_watchers_at_any_moment() {
                         let loss = watcher.join().unwrap();
                         match end {
                             Ok(()) => assert_eq!(loss, Loss::Released),
-                            // Its holder had let go before: that is no loss.
+                            // The holder had released it before: that is no loss.
                             Err(Error::Unknown { .. }) => assert_eq!(loss, Loss::Released),
                             Err(Error::Lost { reason, .. }) => {
                                 assert_eq!(reason, Loss::Closed);
@@ -307,7 +303,7 @@ fn closing_meets_a_detached_lease_on_its_way_there_or_back() {
                             Err(error) => panic!("{error}"),
                         };
                         thread::yield_now();
-                        // Whoever has it in hand has it, be the client closed or not.
+                        // The token keeps its power after its client has closed.
                         let mut again = theirs.detached("x", lease.token().clone()).unwrap();
                         again.extend(Duration::from_secs(60)).await.unwrap();
                         match lease.release().await {
