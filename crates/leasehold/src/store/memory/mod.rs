@@ -65,15 +65,17 @@ impl Memory {
             if only.is_none() || !tokens.is_empty() {
                 state.next_fences(1)?;
             }
-            let mut holders = Vec::new();
+            let (mut holders, mut freed) = (Vec::new(), Vec::new());
             for token in tokens {
                 let holder = state.holdings.get(&token).map(|holding| holding.shown(now));
                 // All of a claim or none: a lease over several names cannot go on without one of them.
                 if let Some(holding) = state.let_go(&token) {
                     holders.extend(holder);
-                    state.admit(&holding.ticket.names, now);
+                    freed.push(holding.ticket.names);
                 }
             }
+            // Not before all have gone: a barging waiter would take what the head of the queue needs.
+            freed.iter().for_each(|names| state.admit(names, now));
             Ok(holders)
         })?;
         if !holders.is_empty() {
@@ -108,11 +110,11 @@ impl Store for Memory {
                     return Ok(Ok(Acquired::Granted(grant)));
                 }
                 if let Err(limit) = state.fences_left(claim.fences.max(1)) {
-                    state.leave(token, now);
+                    state.leave(&claim.ticket, now);
                     return Ok(Err(limit));
                 }
                 if claim.wait.is_over(now) {
-                    state.leave(token, now);
+                    state.leave(&claim.ticket, now);
                     return Ok(Ok(Acquired::Busy(state.busy(&claim.ticket.names, now))));
                 }
                 Err(state.wake_up(token, claim, now))
@@ -147,7 +149,7 @@ impl Store for Memory {
                     Ok(Released::Released)
                 }
                 None => {
-                    state.leave(&ticket.token, now);
+                    state.leave(ticket, now);
                     Ok(Released::NotHeld)
                 }
             }

@@ -331,10 +331,13 @@ impl State {
     }
 
     /// Leaves the line, and lets those behind move up.
-    pub(super) fn leave(&mut self, token: &Token, now: Deadline) {
-        let arrival = self.arrivals.get(token).copied();
-        if let Some(entry) = arrival.and_then(|arrival| self.step_out(arrival)) {
-            self.admit(&entry.claim.ticket.names, now);
+    ///
+    /// A token shown at other names than those it claimed waits for nothing there.
+    pub(super) fn leave(&mut self, ticket: &Ticket, now: Deadline) {
+        let Some(arrival) = self.arrivals.get(&ticket.token).copied() else { return };
+        let is_there = self.line.get(&arrival).is_some_and(|entry| entry.claim.ticket.names == ticket.names);
+        if is_there && self.step_out(arrival).is_some() {
+            self.admit(&ticket.names, now);
         }
     }
 

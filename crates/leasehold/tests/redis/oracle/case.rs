@@ -12,7 +12,6 @@ use super::plan::{Plan, is_barging};
 use super::reference::{Event, Reference};
 use super::side::{Raw, Side, Timed, tokens};
 use super::subject::Subject;
-use super::{MEMORY_SERVES_BETWEEN_EVICTIONS, MEMORY_WITHDRAWS_AT_OTHER_NAMES};
 
 /// How things stand with a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,14 +104,7 @@ impl Case {
             Operation::Release { shown, client } => {
                 let known = self.known[shown.claim];
                 let is_own = *client == self.plan.requests[shown.claim].client;
-                let is_withdrawn_elsewhere = shown.elsewhere.is_some() && known.standing == Standing::Waits;
-                (is_own || !known.has_waited) && !(MEMORY_WITHDRAWS_AT_OTHER_NAMES && is_withdrawn_elsewhere)
-            }
-            Operation::Evict { name, .. } => {
-                let is_barging = |claim: &usize| is_barging(self.plan.requests[*claim].share);
-                let waiters = self.claims(Standing::Waits);
-                let is_served_between = self.at(*name).0.len() > 1 && waiters.iter().any(is_barging);
-                !(MEMORY_SERVES_BETWEEN_EVICTIONS && is_served_between)
+                is_own || !known.has_waited
             }
             // A detached claim is not shortened a second time.
             Operation::Expire { claim, .. } => {

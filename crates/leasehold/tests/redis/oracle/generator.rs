@@ -3,7 +3,6 @@
 use leasehold::{Capabilities, Share};
 use leasehold_testkit::Dice;
 
-use super::MEMORY_WITHDRAWS_AT_OTHER_NAMES;
 use super::case::{Case, Standing};
 use super::operation::{Operation, Proof, Shown, Waiting};
 use super::plan::{CLIENTS, TTLS_S, fair, pick};
@@ -65,9 +64,8 @@ impl Generator<'_> {
                 Some(self.release(claim, case))
             }
             57..60 => {
-                let withdrawn = if MEMORY_WITHDRAWS_AT_OTHER_NAMES { &[] } else { waiters };
                 let unused = &fresh[..1.min(fresh.len())];
-                let claim = self.one_of(&[&used[..], unused, withdrawn].concat())?;
+                let claim = self.one_of(&[&used[..], unused, waiters].concat())?;
                 let shown = self.shown(claim, case);
                 Some(Operation::Release { shown, client })
             }
