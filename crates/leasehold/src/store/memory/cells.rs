@@ -22,19 +22,18 @@ pub(super) struct Cells {
     clock: Clock,
     table: Mutex<Table>,
     watchers: Watchers,
-    /// The use of rate limits.
     limits: Mutex<Expiring<String, Vec<u8>>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     values: Expiring<Key, Vec<u8>>,
-    /// The highest fence that each value was written under, and for how long it is remembered beyond the value's own end.
+    /// The highest fence of each value's writes, and how long it outlives the value.
     fences: Expiring<Key, (Fence, Ttl)>,
 }
 
 impl Table {
-    /// Remembers the fence of a write, or that of an earlier one, until the value ends and its own time longer.
+    /// Keeps the highest fence until its own time after the value's end.
     fn remember(&mut self, key: &Key, when: &When, value_ends: Option<Deadline>) {
         let (fence, kept_for) = match (when, self.fences.get(key)) {
             (When::Fenced { fence, kept_for }, _) => (*fence, *kept_for),
@@ -51,7 +50,7 @@ impl Cells {
         Cells { clock, table: Mutex::default(), watchers: Watchers::default(), limits: Mutex::default() }
     }
 
-    /// The table without what has ended by now.
+    /// Runs `work` on the table without expired entries.
     fn with<T>(&self, work: impl FnOnce(&mut Table, Deadline) -> T) -> T {
         let mut table = lock(&self.table);
         let now = self.clock.now();
@@ -142,7 +141,7 @@ impl CellStore for Cells {
         let watch = self.watchers.watch(key.to_string());
         loop {
             let mut rung = pin!(watch.notified());
-            // Listens first and looks then.
+            // Subscribes before it reads, so that no change between the two is missed.
             rung.as_mut().enable();
             let (is_same, ends) = self.with(|table, _| {
                 let there = table.values.get(key);

@@ -1,19 +1,18 @@
-//! A table of which entries may end.
+//! A table whose entries may expire.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::clock::Deadline;
 
-/// Entries by key, each with its end if it has one. An entry that has ended stays until [`expire`](Expiring::expire).
+/// Entries by key. An expired entry stays until [`expire`](Expiring::expire).
 pub(super) struct Expiring<K, V> {
     entries: BTreeMap<K, (V, Option<Deadline>)>,
-    /// Exactly the entries that have an end, sorted by it.
+    /// Exactly the entries that expire, sorted by time.
     ends: BTreeSet<(Deadline, K)>,
 }
 
 impl<K: Ord + Clone, V> Expiring<K, V> {
-    /// Removes the entries that have ended by now.
     pub(super) fn expire(&mut self, now: Deadline) {
         while let Some((ends, _)) = self.ends.first()
             && *ends <= now
@@ -23,12 +22,11 @@ impl<K: Ord + Clone, V> Expiring<K, V> {
         }
     }
 
-    /// Returns the value with this key, and its end.
     pub(super) fn get(&self, key: &K) -> Option<(&V, Option<Deadline>)> {
         self.entries.get(key).map(|(value, ends)| (value, *ends))
     }
 
-    /// Sets the value with this key and its end, or removes it.
+    /// Sets a value and its expiry, or removes both.
     pub(super) fn set(&mut self, key: &K, value: Option<V>, ends: Option<Deadline>) {
         if let Some((_, Some(before))) = self.entries.remove(key) {
             self.ends.remove(&(before, key.clone()));
@@ -46,7 +44,7 @@ impl<K, V> Default for Expiring<K, V> {
     }
 }
 
-/// Without the values, which are the users'.
+/// Omits the values, which belong to the users.
 impl<K: fmt::Debug, V> fmt::Debug for Expiring<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Expiring").field("ends", &self.ends).finish_non_exhaustive()

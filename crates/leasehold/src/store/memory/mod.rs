@@ -1,7 +1,7 @@
 //! `memory:`, the reference store: every promise in its plainest form.
 //!
-//! One mutex around two tables, of *holders* and of *waiters*. A claim *joins* the line; then each call *admits* the
-//! waiters that stand first and fit. Other stores do the same on a server.
+//! One mutex guards the tables of *holders* and *waiters*. A claim *joins* the queue. Each call
+//! then *admits* the first waiters that fit. Other stores do the same on a server.
 
 mod cells;
 mod expiring;
@@ -37,7 +37,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store on this clock.
+    /// Creates an empty store on this clock.
     pub fn new(clock: Clock) -> Self {
         Memory {
             cells: Cells::new(clock.clone()),
@@ -47,14 +47,14 @@ impl Memory {
         }
     }
 
-    /// Raises the last fence given, as if that many grants had been made.
+    /// Raises the last fence to `last`, as after that many grants.
     #[cfg(any(feature = "testing", shuttle))]
     pub fn preset_last_fence(&self, last: u64) {
         let mut state = lock(&self.state);
         state.last_fence = state.last_fence.max(last).min(Fence::MAX);
     }
 
-    /// Takes a name from its holders, or from the one with this fence.
+    /// Evicts all holders of a name, or the one with this fence.
     fn take_away(&self, name: &Name, only: Option<Fence>) -> Result<Evicted> {
         let holders = self.with_state(|state, now| -> Result<Vec<Holder>> {
             let tokens = state.names.get(name).map(|place| place.holders.clone()).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Memory {
             let (mut holders, mut freed) = (Vec::new(), Vec::new());
             for token in tokens {
                 let holder = state.holdings.get(&token).map(|holding| holding.shown(now));
-                // All of a claim or none: a lease over several names cannot go on without one of them.
+                // A lease over several names cannot go on without one, so it loses all of them.
                 if let Some(holding) = state.let_go(&token) {
                     holders.extend(holder);
                     freed.push(holding.ticket.names);
@@ -84,8 +84,8 @@ impl Memory {
         Ok(Evicted { holders })
     }
 
-    /// Reads or changes the state, without all that ended by now. Wakes the admitted waiters after the lock is open again:
-    /// a waker is foreign code.
+    /// Runs `work` on the state without expired holders. Wakes admitted waiters after the lock is
+    /// released, because a waker is foreign code.
     fn with_state<T>(&self, work: impl FnOnce(&mut State, Deadline) -> T) -> T {
         let mut state = lock(&self.state);
         // Read under the lock, so that time does not go back between two calls.

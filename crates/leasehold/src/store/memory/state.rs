@@ -1,4 +1,4 @@
-//! The tables of holders and waiters, and every change to them. Nothing here knows of locks, tasks or clocks.
+//! The tables of holders and waiters, and every change to them, without locks, tasks or clocks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::ttl::Ttl;
 
 /// Invariants:
 /// - a token holds or waits, never both;
-/// - a holding is listed at each of its names, an entry in line at each of its names;
-/// - a name with neither holder nor line is not kept;
+/// - a holding, or a waiting entry, is listed at each of its names;
+/// - a name with neither holders nor waiters is not kept;
 /// - `last_fence` is at least every fence ever given.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -33,14 +33,13 @@ pub(super) struct State {
     pub(super) to_wake: Vec<Arc<Notify>>,
 }
 
-/// The holders of one name, and its line of waiters.
 #[derive(Debug, Default)]
 pub(super) struct NameState {
     pub(super) holders: BTreeSet<Token>,
     pub(super) held: Occupancy,
-    /// Arrival numbers, so first come is first here.
+    /// The queue, by arrival number.
     pub(super) line: BTreeSet<u64>,
-    /// The number of waiters that may pass others; without them the first who does not fit ends the search.
+    /// The number of waiters that may pass. At 0, the first that does not fit ends the search.
     pub(super) barging: usize,
 }
 
@@ -51,19 +50,19 @@ pub(super) struct Holding {
     pub(super) fences: u16,
     pub(super) expires: Deadline,
     pub(super) drift: Duration,
-    /// Nothing here ends with its client in any case; but its end is set by a detach only once.
+    /// Only the first detach sets the end. No holding of this store ends with its client anyway.
     pub(super) detached: bool,
-    /// When it was granted or last converted.
+    /// The time of the grant or of the last conversion.
     pub(super) since: Deadline,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) claim: Claim,
-    /// Past this the waiter counts as gone. It shows itself every third of its TTL.
+    /// The waiter counts as gone after this. It shows itself every third of its TTL.
     pub(super) shows_until: Deadline,
     pub(super) waiter: Arc<Notify>,
-    /// When it came.
+    /// The time of arrival.
     pub(super) since: Deadline,
 }
 
@@ -79,17 +78,16 @@ impl Holding {
         }
     }
 
-    /// The store shares its clients' clock, so it knows the moment of the grant and need not count from the
-    /// request.
+    /// Counts from the grant, not from the request: the store has its clients' clock.
     pub(super) fn grant(&self) -> Grant {
         Grant { fence: self.fence, fences: self.fences, valid_until: self.expires.minus(self.drift) }
     }
 }
 
 impl State {
-    /// Puts a newcomer at the end of the line; one who waits shows itself; one who holds is left alone. Then it is
-    /// admitted if it is its turn. Whatever frees something admits those who waited for it, so nobody else's turn can
-    /// have come, except where somebody ahead of it is gone.
+    /// Queues a new claim, and marks a waiting one as alive. Then admits it if it is next. A holder
+    /// is left alone. Every change that frees a name admits its waiters at once, so no other waiter
+    /// can be next, unless one ahead of this claim is gone.
     pub(super) fn join(&mut self, claim: &Claim, now: Deadline) {
         let Ticket { token, names, share, .. } = &claim.ticket;
         if self.holdings.contains_key(token) {
@@ -119,12 +117,12 @@ impl State {
             }
             self.admit(names, now);
         } else if self.may_enter(arrival) && self.enter(arrival, now) && *share != Share::Exclusive {
-            // What is behind it may stand first now, and fit beside it.
+            // The waiter behind it may be first now, and fit beside it.
             self.admit(names, now);
         }
     }
 
-    /// Nobody waits, and there is room: most claims never see a line.
+    /// Returns whether there is room and no claim waits: most claims never see a queue.
     pub(super) fn is_free_for(&self, names: &Names, share: Share) -> bool {
         names.into_iter().all(|name| match self.names.get(name) {
             Some(place) => place.line.is_empty() && place.held.admits(share),
@@ -148,7 +146,7 @@ impl State {
         arrival
     }
 
-    /// The one just ahead at a name, if it has not shown itself in time.
+    /// Returns the waiter directly ahead, if it has not shown itself in time.
     pub(super) fn absent_before(&self, name: &Name, arrival: u64, now: Deadline) -> Option<u64> {
         let ahead = self.ahead(name, arrival)?;
         self.line.get(&ahead).is_some_and(|entry| entry.shows_until <= now).then_some(ahead)
@@ -158,12 +156,12 @@ impl State {
         self.names.get(name)?.line.range(..arrival).next_back().copied()
     }
 
-    /// Moves from the line to the holders, at a fence or not at all.
+    /// Makes a waiter a holder, unless no fence is left.
     pub(super) fn enter(&mut self, arrival: u64, now: Deadline) -> bool {
         let Some(fences) = self.line.get(&arrival).map(|entry| entry.claim.fences.max(1)) else {
             return false;
         };
-        // At the fence limit nobody is admitted; whoever asks is told so.
+        // At the fence limit no waiter is admitted. `acquire` reports it.
         let Ok(fence) = self.next_fences(fences) else { return false };
         if let Some(Entry { claim, waiter, .. }) = self.step_out(arrival) {
             self.hold(claim, fence, now);
@@ -172,7 +170,7 @@ impl State {
         true
     }
 
-    /// Serves the lines at these names, and at every name this frees in turn.
+    /// Admits the waiters at these names that are next, and at every name that this frees.
     pub(super) fn admit(&mut self, names: &Names, now: Deadline) {
         let mut todo: Vec<Name> = names.into_iter().cloned().collect();
         while let Some(name) = todo.pop() {
@@ -193,7 +191,7 @@ impl State {
                 } else if !self.enter(arrival, now) {
                     break;
                 }
-                // Those behind it at its other names may move up.
+                // Waiters behind it at its other names may be next there.
                 todo.extend(several.iter().flatten().filter(|other| **other != name).cloned());
                 if share == Share::Exclusive && !absent {
                     break;
@@ -207,7 +205,7 @@ impl State {
         self.names.get(name)?.line.range(after + 1..).next().copied()
     }
 
-    /// First in line at each of its names (or free to barge), and fitting beside who holds them.
+    /// Returns whether a waiter is first at each name (or may pass) and fits beside the holders.
     pub(super) fn may_enter(&self, arrival: u64) -> bool {
         let Some(Entry { claim: Claim { ticket, .. }, .. }) = self.line.get(&arrival) else { return false };
         ticket.names.into_iter().all(|name| {
@@ -216,7 +214,7 @@ impl State {
         })
     }
 
-    /// Whether this share fits beside the holders of a name (but for one of them).
+    /// Returns whether this share fits beside the holders of a name, without `except`.
     pub(super) fn fits(&self, name: &Name, share: Share, except: Option<&Token>) -> bool {
         let Some(place) = self.names.get(name) else { return true };
         let mut held = place.held;
@@ -240,12 +238,12 @@ impl State {
         self.holdings.insert(token, Holding { ticket, fence, fences, expires, drift, detached, since: now });
     }
 
-    /// What a ticket holds: a token shown at other names than those it claimed holds nothing there.
+    /// Returns the holding of the ticket's token, if it has exactly the ticket's names.
     pub(super) fn holding(&self, ticket: &Ticket) -> Option<&Holding> {
         self.holdings.get(&ticket.token).filter(|holding| holding.ticket.names == ticket.names)
     }
 
-    /// Moves a holder's expiry on, never back.
+    /// Moves a holder's expiry forward, never back.
     pub(super) fn rearm(&mut self, token: &Token, ttl: Ttl, now: Deadline) -> Option<Grant> {
         let holding = self.holdings.get_mut(token)?;
         let expires = now.plus(ttl.as_duration());
@@ -257,7 +255,7 @@ impl State {
         Some(holding.grant())
     }
 
-    /// Sets the end of a claim that is to go on without its client; of one that does already, moves it on, never back.
+    /// Sets the end of a holding. A holding that is detached already keeps it, or ends later.
     pub(super) fn detach(&mut self, ticket: &Ticket, ttl: Ttl, now: Deadline) -> Option<Grant> {
         let holding = self.holding(ticket).filter(|holding| holding.grant().has(ticket.fence))?;
         if holding.detached {
@@ -279,7 +277,6 @@ impl State {
         Some(grant)
     }
 
-    /// Changes the share of a holding that fits beside the others, as a new grant.
     pub(super) fn convert(&mut self, ticket: &Ticket, to: Share, now: Deadline) -> Result<Converted> {
         let Some(holding) = self.holding(ticket) else { return Ok(Converted::NotHeld) };
         if holding.ticket.share == to {
@@ -306,7 +303,7 @@ impl State {
         Ok(Converted::Converted(grant))
     }
 
-    /// Those who would only look when a holder was to expire.
+    /// Wakes the waiters that sleep until a holder expires.
     fn look_again(&mut self, names: &Names) {
         for place in names.into_iter().filter_map(|name| self.names.get(name)) {
             let first = place.line.first();
@@ -317,7 +314,7 @@ impl State {
         }
     }
 
-    /// Takes a holding out. Whoever calls this admits the next.
+    /// Removes a holding. The caller then admits waiters.
     pub(super) fn let_go(&mut self, token: &Token) -> Option<Holding> {
         let holding = self.holdings.remove(token)?;
         self.expiries.remove(&(holding.expires, token.clone()));
@@ -330,9 +327,8 @@ impl State {
         Some(holding)
     }
 
-    /// Leaves the line, and lets those behind move up.
-    ///
-    /// A token shown at other names than those it claimed waits for nothing there.
+    /// Withdraws a waiter, and admits those behind it. A token that is shown at other names than
+    /// those it claimed waits for nothing there.
     pub(super) fn leave(&mut self, ticket: &Ticket, now: Deadline) {
         let Some(arrival) = self.arrivals.get(&ticket.token).copied() else { return };
         let is_there = self.line.get(&arrival).is_some_and(|entry| entry.claim.ticket.names == ticket.names);
@@ -349,7 +345,7 @@ impl State {
             let was_first = place.line.first() == Some(&arrival);
             place.line.remove(&arrival);
             place.barging -= usize::from(entry.claim.ticket.share.may_pass());
-            // The new first in line is the one who watches the holder's expiry.
+            // The first waiter watches the expiry of the holders.
             if let Some(first) = place.line.first().filter(|_| was_first).and_then(|it| self.line.get(it)) {
                 self.to_wake.push(first.waiter.clone());
             }
@@ -357,8 +353,8 @@ impl State {
         Some(entry)
     }
 
-    /// What a waiter listens to, and when it looks by itself: every third of its TTL, to show itself; when the one
-    /// ahead of it would have to have shown itself; and (if it is first) when a holder in its way expires.
+    /// Returns a waiter's wake-up, and when it checks by itself: every third of its TTL, to stay
+    /// alive; when the waiter ahead has to show itself; and, if it is first, when a holder expires.
     pub(super) fn wake_up(&self, token: &Token, claim: &Claim, now: Deadline) -> (Arc<Notify>, Deadline) {
         let Some(arrival) = self.arrivals.get(token) else { return (Arc::default(), now) };
         let waiter = self.line.get(arrival).map(|entry| entry.waiter.clone()).unwrap_or_default();
@@ -377,7 +373,7 @@ impl State {
         (waiter, look_again)
     }
 
-    /// Takes out holders whose time is over, and admits those who waited for them.
+    /// Removes expired holders, and admits the waiters that are next.
     pub(super) fn expire(&mut self, now: Deadline) {
         while let Some((expires, token)) = self.expiries.first().cloned()
             && expires <= now
@@ -388,7 +384,7 @@ impl State {
         }
     }
 
-    /// The first of so many new fences.
+    /// Returns the first of `count` new fences.
     pub(super) fn next_fences(&mut self, count: u16) -> Result<Fence> {
         self.fences_left(count)?;
         let first = Fence::new(self.last_fence + 1)?;
@@ -403,7 +399,6 @@ impl State {
         Err(Error::Refused { store: "memory", why: "the fence is at its limit of 2^63 - 1".into() })
     }
 
-    /// The answer to a renewal: the end of the grant, or why there is none.
     pub(super) fn renewed(&self, ticket: &Ticket, grant: Option<Grant>) -> Renewed {
         let taken = |name: &Name| self.names.get(name).is_some_and(|place| !place.holders.is_empty());
         match grant {
