@@ -1,8 +1,8 @@
-//! Which users may use a store, and the checks of its directory and files that follow from that.
+//! The users of a store, and the checks of its directory and files that follow from them.
 //!
 //! Users who share a store can change each other's locks, because all of them can write the
-//! database. The checks keep them from doing more: no link is followed, no file outside the directory
-//! is written, and no file is opened that blocks, such as a FIFO.
+//! database. The checks prevent more: no link is followed, no file outside the directory is
+//! written, and no file that blocks, such as a FIFO, is opened.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -17,8 +17,7 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Access {
-    /// One user, who owns the directory. It is closed to other users (mode 0700), and created if it
-    /// does not exist.
+    /// Only the owner of the directory (mode 0700), which is created if it does not exist.
     #[default]
     User,
     /// All members of the directory's group (mode 2770). The directory has to exist.
@@ -37,7 +36,6 @@ impl Access {
         }
     }
 
-    /// Returns the value of `?shared=` in a URL.
     fn value(self) -> Option<&'static str> {
         match self {
             Access::User => None,
@@ -46,8 +44,7 @@ impl Access {
         }
     }
 
-    /// Returns how the store in this directory is shared, by the modes of the directory and its
-    /// database. `None` if there is no store, or it is not shared.
+    /// Returns how the store in this directory is shared, by the modes of directory and database.
     fn of_store(directory: &OwnedFd, mode: u32) -> Option<Self> {
         let database = statat(directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_mode & 0o777;
         let is_shared_as = |it: &Access| mode & 0o3777 == it.directory_mode() && database == it.file_mode();
@@ -71,13 +68,12 @@ impl Access {
         self.directory_mode() & 0o666
     }
 
-    /// The command that creates a directory for this access.
     fn install_command(self, path: &Path) -> String {
         let group = if self == Access::Group { " -g GROUP" } else { "" };
         format!("install -d -m {:o}{group} {}", self.directory_mode(), path.display())
     }
 
-    /// Sets the mode of a new file, whatever the umask is.
+    /// Sets the mode of a new file, independent of the umask.
     pub(super) fn apply(self, file: impl AsFd, kind: FileType) -> rustix::io::Result<()> {
         let mode = if kind == FileType::Directory { self.directory_mode() } else { self.file_mode() };
         match self.is_shared() {
@@ -87,24 +83,22 @@ impl Access {
     }
 }
 
-/// The rules for the owner, group and mode of the files in one directory.
+/// The owner, group and mode that the files in one directory must have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) access: Access,
-    /// The group of the directory.
     group: u32,
 }
 
 impl Rules {
-    /// The rules for this directory. Returns an error if it is not fit for this access.
+    /// Returns the rules for this directory, or an error if it is not fit for this access.
     pub(super) fn of(access: Access, directory: &OwnedFd, path: &Path) -> Result<Self> {
         let shown = path.display();
         let stat = fstat(directory).map_err(|error| refused(format!("`{shown}`: {error}")))?;
         let rules = Rules { access, group: stat.st_gid };
         let mode = stat.st_mode & 0o7777;
         let alone = || is_for_locks_alone(directory, path);
-        // For a store that is shared already, the advice must not be a mode that shuts its users
-        // out.
+        // For a store that is already shared, the advice must not shut its users out.
         let shared = || {
             let value = Access::of_store(directory, mode)?.value()?;
             Some(format!("this store is shared; write `file:{shown}?shared={value}`"))
@@ -120,8 +114,7 @@ impl Rules {
             })?;
             return Ok(rules);
         }
-        // The sticky bit is refused: with it, `fs.protected_regular` prevents a user from opening
-        // another user's WAL.
+        // With the sticky bit, `fs.protected_regular` keeps a user from opening another's WAL.
         let is_right = mode & 0o3777 == access.directory_mode();
         if !is_right {
             let right = access.directory_mode();
@@ -140,7 +133,6 @@ impl Rules {
         Ok(rules)
     }
 
-    /// The error for a directory that could not be opened.
     pub(super) fn open_error(access: Access, path: &Path, error: Errno) -> crate::Error {
         let shown = path.display();
         match error {
@@ -164,7 +156,6 @@ impl Rules {
         }
     }
 
-    /// Checks an opened file or directory of the store.
     pub(super) fn check_open(self, file: impl AsFd, shown: &str, kind: FileType) -> Result<()> {
         let stat = fstat(&file).map_err(|error| refused(format!("`{shown}`: {error}")))?;
         self.check(&stat, shown, kind)
@@ -181,7 +172,7 @@ impl Rules {
         if FileType::from_raw_mode(stat.st_mode) != kind {
             return Err(wrong_file_type(shown, kind));
         }
-        // A hard link to a file outside the store would let a hostile user have that file changed.
+        // Through a hard link a hostile user could have a file outside the store changed.
         if !is_directory && stat.st_nlink > 1 {
             return Err(refused(format!("`{shown}` has another name somewhere (a hard link); move it away")));
         }
@@ -201,7 +192,6 @@ impl Rules {
         Ok(())
     }
 
-    /// The check for a store of one user.
     fn check_owned(
         self,
         stat: &Stat,
@@ -233,7 +223,7 @@ pub(super) fn wrong_file_type(shown: &str, kind: FileType) -> crate::Error {
     refused(format!("`{shown}` is not {wanted} (a symbolic link is not followed); move it away"))
 }
 
-/// Whether the mode of a directory may be changed without harm: it contains a store, or it is empty
+/// Returns whether the mode of a directory may be changed without harm: it has a store, or is empty
 /// and not one of the system's top directories, such as `/srv` or `/var/tmp`.
 fn is_for_locks_alone(directory: &OwnedFd, path: &Path) -> bool {
     if statat(directory, DATABASE, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -248,8 +238,7 @@ fn is_for_locks_alone(directory: &OwnedFd, path: &Path) -> bool {
     is_deep && rustix::fs::Dir::read_from(directory).is_ok_and(|mut entries| entries.all(is_own))
 }
 
-/// Opens a socket in a directory that other users can write to. The returned path leads to this
-/// socket, even if another file has replaced it since.
+/// Opens a socket. The path leads to it even if another user has replaced the file since.
 pub(super) fn socket(directory: impl AsFd, name: &str) -> rustix::io::Result<(OwnedFd, std::path::PathBuf)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let socket = openat(directory, name, flags, Mode::empty())?;

@@ -15,7 +15,7 @@ use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::ttl::Ttl;
 
-/// How often a watcher reads the value although it was not notified.
+/// The interval at which a watcher reads the value without a notification.
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
 
 #[async_trait]

@@ -1,6 +1,4 @@
-//! When the WAL is written back into the database (a SQLite checkpoint).
-//!
-//! Checkpoints run on a blocking thread beside the transactions, never inside a caller's commit.
+//! Checkpoints, which write the WAL back into the database, never inside a caller's commit.
 
 use rusqlite::Connection;
 
@@ -9,9 +7,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 /// A checkpoint is due after this many new frames (about 8 MB).
 const FRAMES_DUE: u64 = 8_000;
 
-/// The limit for a client that opened the store when no other client had it open. It had to read
-/// the whole WAL, and so will the next such client. This is the case of programs that run one after
-/// the other.
+/// The limit at the first commit of a client that opened the store alone, as programs that run one
+/// after the other do. It had to read the whole WAL, and so will the next such client.
 const FRAMES_DUE_ALONE: u64 = 256;
 
 /// From this length on (about 64 MB) the WAL has to start again from its beginning.
@@ -19,10 +16,10 @@ const FRAMES_MAX: i64 = 64_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
-    /// No other client had the store open, and this client has not committed anything yet.
+    /// No other client had the store open, and this client has committed nothing yet.
     opened_alone: AtomicBool,
     is_running: AtomicBool,
-    /// How many frames of the WAL the last checkpoint wrote back.
+    /// The frames of the WAL that the last checkpoint wrote back.
     written_back: AtomicU64,
 }
 
@@ -31,17 +28,15 @@ impl Checkpointer {
         Checkpointer { opened_alone: opened_alone.into(), ..Checkpointer::default() }
     }
 
-    /// Whether a checkpoint is due after a commit that left the WAL with this many frames.
+    /// Returns whether a checkpoint is due after a commit that left this many frames in the WAL.
     pub(super) fn is_due(&self, frames: u64) -> bool {
         let is_first = self.opened_alone.swap(false, Ordering::Relaxed);
         is_first && frames > FRAMES_DUE_ALONE || self.new_frames(frames) > FRAMES_DUE
     }
 
-    /// The frames since the last checkpoint.
     fn new_frames(&self, frames: u64) -> u64 {
         let written_back = self.written_back.load(Ordering::Relaxed);
-        // The WAL is shorter than it was at the last checkpoint, so it has started again from its
-        // beginning.
+        // The WAL is shorter than before, so it has started again from its beginning.
         if frames < written_back {
             self.written_back.store(0, Ordering::Relaxed);
             return frames;
@@ -49,8 +44,7 @@ impl Checkpointer {
         frames - written_back
     }
 
-    /// Returns whether the caller may run a checkpoint: no other one is running.
-    /// [`finish`](Self::finish) ends it.
+    /// Starts a checkpoint, which [`finish`](Self::finish) ends. Returns `false` if one is running.
     pub(super) fn start(&self) -> bool {
         !self.is_running.swap(true, Ordering::AcqRel)
     }
@@ -60,8 +54,7 @@ impl Checkpointer {
     }
 
     /// Runs a checkpoint while other connections write. Returns whether the WAL is so long that the
-    /// caller has to keep all writers out and run another one, so that the WAL can start again from
-    /// its beginning.
+    /// caller has to run another one without writers, so that the WAL starts again.
     pub(super) fn run(&self, connection: &Connection) -> Result<bool, rusqlite::Error> {
         let (frames, written_back) = checkpoint(connection, "PASSIVE")?;
         self.written_back.store(u64::try_from(written_back).unwrap_or(0), Ordering::Relaxed);
@@ -69,7 +62,7 @@ impl Checkpointer {
     }
 }
 
-/// Returns the number of frames in the WAL, and how many of them are in the database.
+/// Returns the frames in the WAL, and how many of them are in the database.
 pub(super) fn checkpoint(connection: &Connection, mode: &str) -> Result<(i64, i64), rusqlite::Error> {
     connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
 }

@@ -17,18 +17,16 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 /// "LEAS": marks a database as a store of Leasehold.
 const APPLICATION_ID: i32 = 0x4C45_4153;
 
-/// Each migration takes the schema to the next version. A released migration is never changed; a
-/// change of the schema is a new migration.
+/// Each migration leads to the next version of the schema. A released one is never changed.
 const MIGRATIONS: &[&str] =
     &[include_str!("schema.sql"), include_str!("cells.sql"), include_str!("fences.sql")];
 
 /// The space that a new store reserves, so that leases can be renewed and released on a full disk.
 const RESERVE_BYTES: usize = 256 * 1024;
 
-/// How often the files at the path are checked although the directory seems unchanged.
+/// The interval at which the files are checked although the directory seems unchanged.
 const CHECK_FILES_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Why a transaction failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TxnError {
     #[error("the files at the path are no longer those that were opened")]
@@ -50,7 +48,7 @@ impl TxnError {
         }
     }
 
-    /// A program that does not use the gate has locked the database for a while.
+    /// Returns whether a program that does not use the gate has locked the database.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
@@ -59,7 +57,6 @@ impl TxnError {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
-    /// The error for the caller, which says what to do about it.
     pub(super) fn into_error(self, directory: &Directory) -> Error {
         let at = directory.path().display();
         let (error, at_commit) = match self {
@@ -102,10 +99,8 @@ pub(super) struct Db {
     connection: Connection,
     pub(super) directory: Arc<Directory>,
     pub(super) files: FileIds,
-    /// The state of the directory when the files were last checked.
     stamp: DirectoryStamp,
     checked_at: Deadline,
-    /// The number of frames in the WAL after the last commit.
     wal_frames: Arc<AtomicU64>,
 }
 
@@ -120,7 +115,7 @@ pub(super) fn connect(directory: &Directory) -> Result<Connection, rusqlite::Err
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     if directory.access().is_shared() {
-        // Nothing that another user adds to the schema is run.
+        // No trigger or view that another user adds to the schema is run.
         for (setting, on) in [
             (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
             (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
@@ -130,8 +125,7 @@ pub(super) fn connect(directory: &Directory) -> Result<Connection, rusqlite::Err
         }
         connection.pragma_update(None, "cell_size_check", true)?;
     }
-    // Without this, SQLite compiles a statement again for each bound value, because a partial index
-    // might fit it.
+    // Otherwise SQLite compiles a statement again for each value, which a partial index might fit.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
@@ -147,7 +141,7 @@ fn set_up(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "temp_store", "MEMORY")
 }
 
-/// How many migrations the database has; `None` if the database is new.
+/// Returns the number of migrations that the database has, or `None` for a new database.
 fn schema_version(connection: &Connection, directory: &Directory) -> Result<Option<usize>, TxnError> {
     let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i32>(0));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
@@ -172,8 +166,7 @@ fn schema_version(connection: &Connection, directory: &Directory) -> Result<Opti
 
 fn migrate(connection: &Connection, done: Option<usize>) -> Result<(), TxnError> {
     if done.is_none() {
-        // The first commit sets the application id. If this process dies after it, the next one
-        // continues.
+        // This commit sets the application id. After a crash, the next process continues here.
         connection.execute_batch(&format!(
             "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; CREATE TABLE reserve (bytes BLOB);
              INSERT INTO reserve VALUES (zeroblob({RESERVE_BYTES})); COMMIT"
@@ -193,7 +186,7 @@ fn migrate(connection: &Connection, done: Option<usize>) -> Result<(), TxnError>
     Ok(())
 }
 
-/// Whether a client has rows that its death ends.
+/// Returns whether a client has rows that its death ends.
 pub(super) fn has_rows_of(connection: &Connection, client: ClientId) -> Result<bool, rusqlite::Error> {
     let mut any = connection.prepare_cached(
         "SELECT 1 FROM holding WHERE client = ?1 AND NOT detached UNION ALL SELECT 1 FROM waiting WHERE client = ?1",
@@ -211,7 +204,7 @@ fn boot_id_and_offset() -> Result<(String, String)> {
 }
 
 impl Db {
-    /// Opens the database, and creates it if there is none. Called under the gate.
+    /// Opens the database, or creates it. Called under the gate.
     pub(super) fn open(
         directory: Arc<Directory>,
         previous: Option<&FileIds>,
@@ -230,8 +223,7 @@ impl Db {
         let stamp = directory.stamp().map_err(gone)?;
         let wal_frames: Arc<AtomicU64> = Arc::default();
         let frames = wal_frames.clone();
-        // This hook also replaces SQLite's own, which would run a checkpoint inside a caller's
-        // commit.
+        // This replaces SQLite's own hook, which would run a checkpoint inside a caller's commit.
         connection.wal_hook(Some(move |_: &mut Wal, count| {
             frames.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
             Ok(())
@@ -242,15 +234,15 @@ impl Db {
         Ok(db)
     }
 
-    /// Another connection to the same files, for reads. It reads once now, because SQLite opens the
-    /// WAL by its path at the first read, and a later read could open another file.
+    /// Returns another connection, for reads. It reads once now, because SQLite opens the WAL by
+    /// its path at the first read, and a later read could open another file.
     pub(super) fn reader(&self) -> Result<Connection, TxnError> {
         let reader = connect(&self.directory)?;
         reader.query_row("SELECT last FROM meta", [], |_| Ok(()))?;
         Ok(reader)
     }
 
-    /// Whether this client has no rows. Returns `false` if the database cannot be read.
+    /// Returns `false` also if the database cannot be read.
     pub(super) fn has_no_rows_of(&self, client: ClientId) -> bool {
         has_rows_of(&self.connection, client).is_ok_and(|has_rows| !has_rows)
     }
@@ -259,8 +251,7 @@ impl Db {
         self.wal_frames.load(Ordering::Relaxed)
     }
 
-    /// Checks that the path still leads to the opened files. Other files there are another store,
-    /// in which this client has no leases.
+    /// Checks that the path still leads to the opened files.
     fn check_not_replaced(&mut self, now: Deadline) -> Result<(), TxnError> {
         let stamp = self.directory.stamp().map_err(|_| TxnError::Replaced)?;
         if stamp == self.stamp && now.since(self.checked_at) < CHECK_FILES_EVERY {
@@ -275,10 +266,8 @@ impl Db {
         }
     }
 
-    /// Runs one transaction. Called under the gate.
-    ///
-    /// On a full disk it runs once more, after a checkpoint: the WAL then starts again in the space
-    /// that it has.
+    /// Runs one transaction, under the gate. On a full disk, runs it again after a checkpoint: the
+    /// WAL then starts again in the space that it has.
     pub(super) fn transact<T>(
         &mut self,
         clock: &Clock,
@@ -291,8 +280,7 @@ impl Db {
                 self.try_transact(clock, me, &mut work)
             }
             Err(error) if error.code().is_some() && !error.is_busy() => {
-                // If a disk fails, another one may be mounted at the path, so the next transaction
-                // checks the files.
+                // Another disk may be mounted at the path, so the next call checks the files.
                 self.checked_at = Deadline::from_ns(0);
                 Err(error)
             }
@@ -308,8 +296,7 @@ impl Db {
     ) -> Result<(T, Notifications), TxnError> {
         self.check_not_replaced(clock.now())?;
         self.statement("BEGIN IMMEDIATE")?;
-        // The clock is read inside the transaction, so that time does not go back between two
-        // transactions.
+        // Read inside the transaction, so that time does not go back between two transactions.
         let mut txn = Txn::new(&self.connection, clock.now(), Clock::wall_us(), me);
         // After a panic the database must not stay locked until this client's next transaction.
         let worked = catch_unwind(AssertUnwindSafe(|| work(&mut txn)));

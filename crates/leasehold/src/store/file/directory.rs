@@ -1,9 +1,8 @@
-//! The directory of a store: creates it, checks it and its files, and notices later if they were
-//! replaced.
+//! The directory of a store: creates it, checks it and its files, and notices their replacement.
 //!
 //! All files are opened through a descriptor of the directory, so that the files that were checked
-//! are the files that are used. This module never opens an existing database file: closing any
-//! descriptor of it would drop the locks that SQLite has on it.
+//! are the files that are used. No existing database file is opened here: closing any descriptor of
+//! it would drop SQLite's locks.
 
 use std::fs::File;
 use std::io;
@@ -31,8 +30,7 @@ pub(super) const CLIENTS: &str = "clients";
 /// SQLite takes 512 bytes, including the name of the database and a suffix of 8.
 const PATH_BYTES_MAX: usize = 495;
 
-/// File systems on which kernel locks or shared memory do not reach all processes that can open the
-/// file.
+/// File systems whose kernel locks or shared memory do not reach all processes.
 const NETWORK_FILE_SYSTEMS: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0xFF53_4D42, "CIFS"),
@@ -52,7 +50,6 @@ pub(super) fn refused(why: impl Into<String>) -> Error {
     Error::Refused { store: "file", why: why.into() }
 }
 
-/// The identity of a file, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -65,7 +62,7 @@ impl From<Stat> for FileId {
     }
 }
 
-/// The metadata of a directory that change when a file in it is created, renamed or removed.
+/// The metadata that change when a file in the directory is created, renamed or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DirectoryStamp {
     modified: (i64, i64),
@@ -75,16 +72,14 @@ pub(super) struct DirectoryStamp {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// The given path, made absolute.
     path: PathBuf,
-    /// The same path without symbolic links, for SQLite.
+    /// `path`, absolute and without symbolic links, for SQLite.
     real: PathBuf,
     fd: OwnedFd,
     pub(super) clients: Arc<OwnedFd>,
     rules: Rules,
 }
 
-/// `$XDG_STATE_HOME/leasehold`, or else `~/.local/state/leasehold`.
 pub(super) fn default_path() -> Result<PathBuf> {
     match path_from_variable("XDG_STATE_HOME") {
         Some(state) => check_home_owner("XDG_STATE_HOME", state.join("leasehold")),
@@ -111,8 +106,8 @@ fn path_from_variable(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Refuses a home of another user if this process runs as root, as under `sudo` with that user's
-/// HOME: the user could not use directories that root creates there.
+/// Refuses another user's home if this process runs as root, as under `sudo` with that user's HOME:
+/// the user could not use directories that root creates there.
 fn check_home_owner(variable: &str, path: PathBuf) -> Result<PathBuf> {
     let owner = path.ancestors().find_map(|path| Some(std::fs::metadata(path).ok()?.uid()));
     match owner {
@@ -125,8 +120,7 @@ fn check_home_owner(variable: &str, path: PathBuf) -> Result<PathBuf> {
     }
 }
 
-/// Whether there is a store in this directory. Does not create one. A directory that is not fit for
-/// a store is an error.
+/// Returns whether this directory has a store. A directory that is not fit for one is an error.
 pub(crate) fn exists(path: &Path, access: Access) -> Result<bool> {
     let path =
         std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;
@@ -143,8 +137,8 @@ pub(crate) fn exists(path: &Path, access: Access) -> Result<bool> {
 }
 
 impl Directory {
-    /// Opens the directory, its `clients` and its gate, and returns the gate. Creates them if they
-    /// do not exist; a directory that users share has to exist.
+    /// Opens the directory, its `clients` and its gate, and returns the gate. Creates what does not
+    /// exist, except a directory that users share.
     pub(super) fn open(path: &Path, access: Access) -> Result<(Self, File)> {
         let shown = path.display();
         let path = std::path::absolute(path).map_err(|error| refused(format!("`{shown}`: {error}")))?;
@@ -187,20 +181,19 @@ impl Directory {
         Ok((Directory { path, real, fd: directory, clients: Arc::new(clients), rules }, File::from(gate)))
     }
 
-    /// Creates an empty database file if there is none, and checks the database files. Called under
-    /// the gate.
+    /// Creates an empty database if there is none, and checks the database files, under the gate.
     ///
-    /// Removes the remains of a store of which some files were replaced or removed, because a
-    /// database and a WAL that do not belong together would damage each other. `previous` are the
-    /// files of a store that was open here until some of them were replaced. An index (`-shm`)
-    /// without a WAL remains if a person removed the WAL: SQLite itself removes the index first.
+    /// Removes the rest of a store that lost some of its files, because a database and a WAL of
+    /// different stores would damage each other. `previous` are the files of a store that was open
+    /// here until some were replaced. An index (`-shm`) without a WAL shows that a person removed
+    /// the WAL: SQLite removes the index first.
     pub(super) fn ensure_database(&self, previous: Option<&FileIds>) -> Result<()> {
         let failed = |error: Errno| refused(format!("`{}`: {error}", self.database().display()));
         let found = |file| self.identity(file).map_err(failed);
         let is_wal_missing = found(WAL)?.is_none() && found(SHM)?.is_some();
         let current = [found(DATABASE)?, found(WAL)?, found(SHM)?];
         let before = previous.map_or([None; 3], FileIds::database_files);
-        // If all three are the same, only another file was replaced, and no lease is lost.
+        // If all three are the same, another file was replaced, and no lease is lost.
         if is_wal_missing || current != before {
             for (n, file) in DATABASE_FILES.iter().enumerate() {
                 if current[n].is_some() && (is_wal_missing || current[n] == before[n]) {
@@ -246,13 +239,13 @@ impl Directory {
         }
     }
 
-    /// The kernel's reason why nothing can be written here, where SQLite reports only a failure.
+    /// Returns the kernel's reason why nothing can be written; SQLite reports only a failure.
     pub(super) fn why_not_writable(&self) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let gate = openat(&self.fd, GATE, flags, Mode::empty());
         let written = gate.and_then(|gate| match self.rules.check_open(&gate, GATE, FileType::RegularFile) {
             Ok(()) => rustix::io::pwrite(&gate, &[0], 0),
-            // Another file is in the gate's place; nothing is written to it.
+            // Another file is in the gate's place, and must not be written to.
             Err(_) => Err(Errno::STALE),
         });
         written.err().map(|error| error.to_string())
@@ -262,7 +255,6 @@ impl Directory {
         &self.path
     }
 
-    /// The path that SQLite opens.
     pub(super) fn database(&self) -> PathBuf {
         self.real.join(DATABASE)
     }
@@ -275,7 +267,7 @@ impl Directory {
         self.fd.as_fd()
     }
 
-    /// The length of a file in the directory; 0 if it does not exist.
+    /// Returns 0 if the file does not exist.
     pub(super) fn file_bytes(&self, file: &str) -> io::Result<u64> {
         match statat(&self.fd, file, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
@@ -293,7 +285,7 @@ impl Directory {
         })
     }
 
-    /// The files that the path leads to now.
+    /// Returns the files that the path leads to now.
     pub(super) fn file_ids(&self) -> io::Result<FileIds> {
         let inside = |file| self.identity(file)?.ok_or(Errno::NOENT);
         Ok(FileIds {
@@ -307,7 +299,7 @@ impl Directory {
     }
 }
 
-/// The files of one store. Other files in their place are another store.
+/// The files of one store. Other files in their place are another store, without these leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileIds {
     directory: FileId,
@@ -329,8 +321,7 @@ fn open_directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(at, path, flags, Mode::empty())
 }
 
-/// Opens the directory of a store, and checks that it is fit for this access and on a local file
-/// system.
+/// Opens the directory of a store, and checks its access and that its file system is local.
 fn checked_directory(path: &Path, access: Access) -> Result<(OwnedFd, Rules)> {
     let directory =
         open_directory(rustix::fs::CWD, path).map_err(|error| Rules::open_error(access, path, error))?;
@@ -345,8 +336,8 @@ fn checked_directory(path: &Path, access: Access) -> Result<(OwnedFd, Rules)> {
     }
 }
 
-/// Opens the gate, and creates it if it does not exist. A shared gate gets its mode before its
-/// name, because other users may open it at the same moment.
+/// Opens or creates the gate. A shared gate gets its mode before its name, because other users may
+/// open it at the same moment.
 fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     if !access.is_shared() {
@@ -358,8 +349,7 @@ fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd>
     }
     let new = temporary_name(GATE)?;
     let made = openat(directory, &new, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600))?;
-    // Renamed, not linked: a link gives the file two names for a moment, which another user's check
-    // refuses.
+    // Renamed, not linked: another user's check refuses a file with two names.
     let renamed = access
         .apply(&made, FileType::RegularFile)
         .and_then(|()| renameat_with(directory, &new, directory, GATE, RenameFlags::NOREPLACE));
@@ -372,7 +362,7 @@ fn open_gate(directory: &OwnedFd, access: Access) -> rustix::io::Result<OwnedFd>
     }
 }
 
-/// Creates the directory of the clients in the same way.
+/// Creates the directory of the clients, like the gate.
 fn create_clients(directory: &OwnedFd, access: Access) -> rustix::io::Result<()> {
     let made = match access.is_shared() {
         false => mkdirat(directory, CLIENTS, Mode::from_raw_mode(0o700)),
@@ -396,7 +386,6 @@ fn create_clients(directory: &OwnedFd, access: Access) -> rustix::io::Result<()>
     }
 }
 
-/// A random name for a file that is about to be renamed.
 fn temporary_name(name: &str) -> rustix::io::Result<String> {
     let number = getrandom::u64().map_err(|_| Errno::IO)?;
     Ok(format!(".{name}-{number:016x}"))
@@ -406,8 +395,7 @@ fn network_file_system(kind: u32) -> Option<&'static str> {
     NETWORK_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
 }
 
-/// A path of a file in a directory that fits into a socket address, however long the directory's
-/// own path is.
+/// A path that fits into a socket address, however long the directory's own path is.
 pub(super) fn short_path(directory: BorrowedFd<'_>, file: &str) -> PathBuf {
     format!("/proc/self/fd/{}/{file}", directory.as_raw_fd()).into()
 }

@@ -52,7 +52,6 @@ pub(crate) async fn examine(directory: &Path, access: Access) -> Result<Vec<Find
     Ok(findings)
 }
 
-/// Examines where a store that does not exist would be created.
 fn examine_missing(path: &Path) -> Result<Vec<Finding>> {
     let path =
         std::path::absolute(path).map_err(|error| refused(format!("`{}`: {error}", path.display())))?;

@@ -1,8 +1,7 @@
 //! The gate: a kernel lock (`flock`) that lets one process at a time change the database.
 //!
-//! A process takes the gate before it starts a SQLite transaction. SQLite therefore never has to
-//! wait for a process that uses the gate. SQLite's own busy handler gives no order, so an unlucky
-//! process could wait for a long time.
+//! A process takes it before a SQLite transaction, so SQLite never waits for a process that uses
+//! the gate. SQLite's own busy handler gives no order, and an unlucky process could wait for long.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +10,14 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::Error;
 
-/// How long an operation waits for the gate.
+/// The time that an operation waits for the gate.
 pub(super) const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The first pause between two attempts to take the gate. The pause doubles up to [`RETRY_MAX`].
+/// The first pause between two attempts, which doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_micros(20);
 pub(super) const RETRY_MAX: Duration = Duration::from_micros(500);
 
-/// A thread that has waited this long retries at [`RETRY_MIN`] again.
+/// A thread that has waited this long retries at [`RETRY_MIN`] again, more often than a new one.
 const RETRY_FAST_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -27,13 +26,11 @@ pub(super) struct Gate {
     pub(super) inode: u64,
 }
 
-/// Keeps the gate until it is dropped.
 pub(super) struct GateGuard<'a>(&'a File);
 
 impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
-        // Unlocking cannot fail for a lock that this process holds. The kernel unlocks when the
-        // process ends.
+        // Cannot fail for a lock that this process holds. The end of the process unlocks as well.
         let _ = self.0.unlock();
     }
 }
@@ -53,8 +50,7 @@ impl Gate {
 
     /// Takes the gate, or returns `None` after [`GATE_TIMEOUT`]. Only for threads that may block.
     ///
-    /// It retries instead of blocking in `flock`: a thread that is blocked in the kernel cannot be
-    /// interrupted, and a runtime that shuts down would hang on it.
+    /// It retries: a thread in `flock` cannot be interrupted, and would hang a runtime's shutdown.
     pub(super) fn enter(&self, clock: &Clock) -> Option<GateGuard<'_>> {
         let start = clock.now();
         let mut pause = RETRY_MIN;
@@ -70,14 +66,12 @@ impl Gate {
             // Jitter, so that two waiting threads do not always retry at the same moment.
             let jitter = Duration::from_nanos(now.as_ns() % (pause.as_nanos() as u64));
             Clock::rest(pause / 2 + jitter / 2);
-            // A thread that has waited for long retries more often than one that has just come.
             pause = if waited < RETRY_FAST_AFTER { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         }
     }
 }
 
-/// The error of an operation that did not get through the gate in time. It names the process that
-/// holds the gate, as far as `/proc/locks` shows it.
+/// The error after [`GATE_TIMEOUT`]. Names the gate's holder, if `/proc/locks` shows it.
 pub(super) fn gate_timeout_error(gate_inode: u64) -> Error {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let (seconds, gate) = (GATE_TIMEOUT.as_secs(), format!(":{gate_inode}"));

@@ -1,8 +1,8 @@
-//! Which clients are alive.
+//! Proof of which clients are alive.
 //!
 //! Each client has a file that it keeps locked. The kernel unlocks it when the process dies, for
 //! any reason and in any PID namespace. Beside the file are two sockets: one receives pokes, and
-//! other clients stay connected to the other one to learn of the client's death.
+//! other clients stay connected to the other one to learn of the death.
 
 use std::fmt;
 use std::fs::{File, Permissions, TryLockError};
@@ -52,37 +52,34 @@ impl fmt::Debug for ClientId {
 }
 
 const LOCK: &str = "lock";
-/// The socket to connect to: the connection ends when the client dies.
+/// The socket to connect to. The connection ends when the client dies.
 pub(super) const SOCK: &str = "sock";
 /// The socket that receives pokes.
 pub(super) const POKE: &str = "poke";
 
-/// The directory `clients`, with the files of all clients.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     directory: Arc<OwnedFd>,
     access: Access,
 }
 
-/// The files of this client. Dropping it unlocks the lock file, which other clients take for a
-/// death. The client that removes the dead client's rows then removes the file, so that a missing
-/// file never means a death.
+/// The files of this client. Dropping it unlocks the lock file, which means a death. The client
+/// that removes the dead client's rows also removes the file: a missing file never means a death.
 #[derive(Debug)]
 pub(super) struct LivenessLock {
     clients: Clients,
     pub(super) id: ClientId,
-    /// Locked as long as this client, or a process that has its lifeline, is alive.
+    /// Locked as long as this client, or a process with its lifeline, is alive.
     lock: File,
 }
 
-/// The sockets on which other clients reach this one.
 #[derive(Debug)]
 pub(super) struct ClientSockets {
     pub(super) deaths: UnixListener,
     pub(super) pokes: UnixDatagram,
 }
 
-/// The path of a client's socket. It is valid until this is dropped.
+/// The path of a client's socket, valid until this is dropped.
 #[derive(Debug)]
 pub(super) struct SocketPath {
     pub(super) path: std::path::PathBuf,
@@ -94,8 +91,7 @@ impl Clients {
         Clients { directory: directory.clients.clone(), access: directory.access() }
     }
 
-    /// Creates the files of a new client. Called under the gate, so that no other client takes the
-    /// new file for a dead client's before it is locked.
+    /// Creates a client's files, under the gate: an unlocked file looks like a dead client's.
     pub(super) fn register(&self) -> Result<(LivenessLock, ClientSockets)> {
         let id = ClientId::random()?;
         let register = || -> io::Result<(LivenessLock, ClientSockets)> {
@@ -126,8 +122,7 @@ impl Clients {
         short_path(self.directory.as_fd(), &id.file_name(extension))
     }
 
-    /// In a directory that other users can write to, a link could lead to a socket of another
-    /// program. The path of a descriptor cannot.
+    /// In a shared directory a link could lead to another program's socket. A descriptor cannot.
     pub(super) fn socket(&self, id: ClientId, extension: &str) -> io::Result<SocketPath> {
         match self.access.is_shared() {
             false => Ok(SocketPath { path: self.path(id, extension), _socket: None }),
@@ -138,31 +133,28 @@ impl Clients {
         }
     }
 
-    /// Whether the client has died. In doubt it counts as alive, and its leases end with their
-    /// TTLs.
+    /// Returns whether the client is dead. In doubt it is not, and its leases end with their TTLs.
     pub(super) fn is_dead(&self, id: ClientId) -> bool {
         // Non-blocking: opening a FIFO would wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match openat(&*self.directory, id.file_name(LOCK), flags, Mode::empty()) {
-            // A shared lock, so that two clients that check at the same time do not take each other
-            // for the owner.
+            // Shared, so that two clients that check at once do not take each other for the owner.
             Ok(file) => match File::from(file).try_lock_shared() {
                 Ok(()) => true,
                 Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
             },
-            // The file was removed, by a client or by a program that removes old files. That proves
-            // no death.
+            // The file was removed, which proves no death: a program may remove old files.
             Err(_) => false,
         }
     }
 
-    /// Whether the client has no lock file: it was closed, or its file was removed.
+    /// Returns whether the client has no lock file: it was closed, or its file was removed.
     pub(super) fn has_no_lock_file(&self, id: ClientId) -> bool {
         let found = rustix::fs::statat(&*self.directory, id.file_name(LOCK), AtFlags::SYMLINK_NOFOLLOW);
         found.is_err_and(|error| error == rustix::io::Errno::NOENT)
     }
 
-    /// All clients that have a file, alive or dead.
+    /// Lists all clients that have a file, alive or dead.
     pub(super) fn list(&self) -> io::Result<Vec<ClientId>> {
         let mut found = Vec::new();
         for entry in rustix::fs::Dir::read_from(&*self.directory)? {
@@ -179,8 +171,7 @@ impl Clients {
         Ok(found)
     }
 
-    /// Removes a client's files. The client must have no rows: without its lock file its death
-    /// cannot be proven.
+    /// Removes the files of a client without rows. Without its lock file no death can be proven.
     pub(super) fn remove_files(&self, id: ClientId) {
         // The lock file last: as long as it exists, another client may still remove the rest.
         self.remove_sockets(id);
@@ -195,8 +186,7 @@ impl Clients {
 }
 
 impl LivenessLock {
-    /// Another descriptor of the locked file. The lock ends only when all of its descriptors are
-    /// closed, in all processes.
+    /// Another descriptor of the lock, which ends when all of them are closed, in all processes.
     pub(super) fn lifeline(&self) -> io::Result<OwnedFd> {
         Ok(self.lock.try_clone()?.into())
     }

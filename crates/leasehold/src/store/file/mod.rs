@@ -1,9 +1,9 @@
 //! `file:`, a store for all processes of one machine, without a server.
 //!
-//! A SQLite database in a directory has the two tables of the memory store: holders and waiters.
-//! The kernel does what a server would do. It lets one process write at a time (`gate`), shows
-//! which clients are alive (`liveness`), and carries notifications and the end of connections
-//! between processes (`notify`, `opened`). The rules are in `txn/rules.rs`.
+//! A SQLite database has the tables of the memory store, holders and waiters. The kernel does what
+//! a server would do: it lets one process write at a time (`gate`), shows which clients are alive
+//! (`liveness`), and carries notifications and the end of connections (`notify`, `opened`). The
+//! rules are in `txn/rules.rs`.
 
 mod access;
 mod cells;
@@ -48,13 +48,11 @@ use txn::{AcquireOutcome, Txn};
 /// A larger batch of renewals does not run on the caller's thread.
 const RENEWED_INLINE_MAX: usize = 16;
 
-/// How many times one operation opens the store again because its files were replaced.
+/// The number of times that one operation opens the store again after its files were replaced.
 const REOPENED_MAX: usize = 3;
 
-/// A store in a directory of this machine. All processes of this user that open the same directory
-/// share it. With [`open_for`](File::open_for), processes of several users share it.
-///
-/// It belongs to the runtime in which it is opened.
+/// A store in a directory of this machine, for all processes that open it. It belongs to the
+/// runtime in which it is opened.
 #[derive(Debug)]
 pub struct File {
     shared: Arc<Shared>,
@@ -71,7 +69,7 @@ struct Shared {
 }
 
 impl File {
-    /// Opens the store in this directory. Creates the directory if it does not exist.
+    /// Opens the store in this directory for this user. Creates a directory that does not exist.
     ///
     /// # Errors
     /// [`Error::Refused`] if the directory is not fit for a store, with the reason;
@@ -83,11 +81,10 @@ impl File {
         File::open_for(directory, Access::User).await
     }
 
-    /// Opens the store in this directory for several users. All of them have to use the same
-    /// [`Access`]. The directory has to exist, with the mode that [`Access`] tells.
+    /// Opens the store in this directory for several users, who all have to use the same
+    /// [`Access`].
     ///
-    /// Every user of the store can change every lock in it. `docs/stores/file.md` says what such
-    /// users can do to each other.
+    /// Each user can change each lock. `docs/stores/file.md` says what users can do to each other.
     ///
     /// # Errors
     /// As [`open`](File::open).
@@ -103,7 +100,7 @@ impl File {
         Ok(File { shared: Arc::new(Shared { path, access, clock, waiters, opened, reopening }) })
     }
 
-    /// The directory of a store if none is named: `$XDG_STATE_HOME/leasehold`, or else
+    /// Returns the directory of a store if none is named: `$XDG_STATE_HOME/leasehold`, or else
     /// `~/.local/state/leasehold`.
     ///
     /// # Errors
@@ -112,8 +109,8 @@ impl File {
         directory::default_path()
     }
 
-    /// Runs on a task of its own: if the caller is dropped while rows move to the new client, the
-    /// rows would belong to no client that is alive.
+    /// Runs on its own task: if the caller is dropped while rows move to the new client, they would
+    /// belong to no live client.
     async fn reopen(&self, replaced: Arc<OpenedStore>) -> Result<()> {
         let shared = self.shared.clone();
         let runtime = replaced.runtime.clone();
@@ -131,7 +128,6 @@ impl File {
         Ok(self.run_txn_on(work, is_long).await?.1)
     }
 
-    /// Also returns the opened store that the transaction ran on.
     async fn run_txn_on<T, F>(&self, work: F, is_long: bool) -> Result<(Arc<OpenedStore>, T)>
     where
         T: Send + 'static,
@@ -171,8 +167,7 @@ impl Shared {
         lock(&self.opened).clone()
     }
 
-    /// Opens the store again because its files were replaced. If the database is the same one, this
-    /// process keeps its leases; otherwise they are lost.
+    /// Opens a replaced store again. If the database is another one, this process loses its leases.
     async fn reopen(&self, replaced: &Arc<OpenedStore>) -> Result<()> {
         let _one_at_a_time = self.reopening.lock().await;
         if !Arc::ptr_eq(&self.opened(), replaced) {
@@ -205,7 +200,7 @@ impl Store for File {
                 }
                 AcquireOutcome::Waiting { arrival, recheck_at, watch } => {
                     opened.watch(watch);
-                    // A waiter must not keep an opened store alive that is replaced meanwhile.
+                    // A waiter must not keep a replaced store open.
                     drop(opened);
                     let grant = self.clock().until(recheck_at, waiter.rung()).await.flatten();
                     if let Some(grant) = grant

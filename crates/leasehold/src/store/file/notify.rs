@@ -1,9 +1,8 @@
-//! Notifies waiters after a commit: tasks of this process directly, other processes by a poke.
+//! Notifications after a commit: directly for tasks of this process, by a poke for others.
 //!
-//! A poke is a datagram to the socket of another client. It carries no data: the client that gets
-//! one reads all rows that concern it from the database. A poke may therefore be dropped if the
-//! other client's receive queue is full, because that client has other pokes to read. A poke with a
-//! text is also a notice (see `store/notices.rs`), and notices may be lost.
+//! A poke is a datagram without data to another client, which then reads all rows that concern it.
+//! If the receive queue is full, a poke may be dropped, because the client has others to read. A
+//! poke with a text is also a notice (see `store/notices.rs`), which may be lost.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -21,7 +20,6 @@ use crate::store::watchers::Watchers;
 use crate::store::{Notice, Notices};
 use crate::sync::Arc;
 
-/// The tasks of this process that wait for a grant, for the change of a value, or for a notice.
 #[derive(Debug, Default)]
 pub(super) struct LocalWaiters {
     pub(super) claims: Waiters<Option<Grant>>,
@@ -86,8 +84,7 @@ impl Notifier {
         }
     }
 
-    /// Tells every client of the store, including this one, that the work under an evicted lease
-    /// has ended.
+    /// Tells every client, including this one, that the work under an evicted lease has ended.
     pub(super) fn send_ended(&self, names: &Names, fence: Fence) -> io::Result<()> {
         let clients = self.clients.list()?;
         for name in names {

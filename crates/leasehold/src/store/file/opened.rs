@@ -1,9 +1,8 @@
 //! One opened store: its writer, this client's sockets, and its background tasks.
 //!
-//! Three tasks live as long as an opened store. One receives pokes. One keeps the connections of
-//! other clients open, which end when this process dies, so that those clients learn of its death.
-//! One does the follow-up work of transactions. In addition, one task for each process that a
-//! waiter of this client is behind watches for the death of that process.
+//! Three tasks live as long as the store. One receives pokes. One keeps the connections of other
+//! clients open, which end when this process dies. One does the follow-up work of transactions. In
+//! addition, one task watches each process that a waiter of this client is behind.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -33,15 +32,13 @@ use crate::name::Name;
 use crate::store::Notice;
 use crate::sync::{Arc, Mutex, lock};
 
-/// How long the kernel may take to unlock a dead process's lock after it closed the process's
-/// sockets.
+/// The longest time from the end of a dead process's sockets until the kernel unlocks its file.
 const UNLOCK_DELAY: Duration = Duration::from_millis(50);
 
-/// How often a client is checked that is not watched by a connection.
+/// The interval for checking a client that is not watched by a connection.
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The most clients that are watched by a connection. The others are checked every
-/// [`RECHECK_EVERY`].
+/// The most clients that are watched by a connection.
 const CONNECTIONS_MAX: usize = 256;
 
 /// Longer than the text of any notice.
@@ -50,7 +47,6 @@ const NOTICE_BYTES_MAX: usize = Name::BYTES_MAX + 64;
 #[derive(Debug)]
 pub(super) struct OpenedStore {
     pub(super) directory: Arc<Directory>,
-    /// The files that were opened.
     files: FileIds,
     pub(super) writer: Arc<Writer>,
     clock: Clock,
@@ -65,14 +61,14 @@ pub(super) struct OpenedStore {
     pub(super) runtime: Handle,
 }
 
-/// The store that this process had opened at the same path before some of its files were replaced.
+/// A store that this process had open at the same path before its files were replaced.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PreviousStore {
     files: FileIds,
     client: ClientId,
 }
 
-/// Opens a store without its tasks, on a blocking thread. Returns it with what the tasks receive.
+/// Opens a store without its tasks, on a blocking thread. Also returns what the tasks receive.
 fn open_blocking(
     path: &Path,
     access: Access,
@@ -116,7 +112,7 @@ fn open_blocking(
     let ((), notifications) = cleaned.map_err(into_error)?;
     dead.iter().for_each(|client| clients.remove_files(*client));
     drop(guard);
-    // Sent on this thread, because the future that opens the store may have been dropped meanwhile.
+    // Sent here, because the future that opens the store may have been dropped meanwhile.
     notifier.send(notifications);
     let files = db.files;
     let writer = Arc::new(Writer::new(db, gate, clock.clone(), liveness, Arc::new(notifier), is_alone));
@@ -141,9 +137,7 @@ fn no_socket(error: std::io::Error) -> Error {
 }
 
 impl OpenedStore {
-    /// Opens the store at this path; `previous` is the one whose files were replaced.
-    ///
-    /// If the future is dropped, nothing stays open.
+    /// Opens the store at this path. If the future is dropped, nothing stays open.
     pub(super) async fn open(
         path: &Path,
         access: Access,
@@ -176,7 +170,7 @@ impl OpenedStore {
         PreviousStore { files: self.files, client: self.me }
     }
 
-    /// Watches for the death of these clients from now on.
+    /// Watches for the death of these clients.
     pub(super) fn watch(self: &Arc<Self>, clients: BTreeSet<ClientId>) {
         let mut watched = lock(&self.watched);
         for client in clients {
@@ -201,11 +195,9 @@ impl OpenedStore {
         Ok(true)
     }
 
-    /// Removes the rows of dead clients, grants the waiters that are next, and removes the clients'
-    /// files.
+    /// Removes the rows and files of dead clients, and grants the waiters that are next.
     async fn remove_dead(&self, dead: BTreeSet<ClientId>) -> Result<(), TxnError> {
-        // Many clients learn of a death, and the first one removes the rows. The others need no
-        // transaction.
+        // The first client that learns of a death removes the rows. The others need no transaction.
         if self.have_rows(&dead) {
             let dead = dead.clone();
             self.writer.write(move |txn| txn.remove_dead(&dead), false).await?;
@@ -214,15 +206,13 @@ impl OpenedStore {
         Ok(())
     }
 
-    /// Whether one of the clients has rows that its death ends. Returns `true` if the database
-    /// cannot be read.
+    /// Returns whether a client has rows that its death ends, or the database cannot be read.
     fn have_rows(&self, clients: &BTreeSet<ClientId>) -> bool {
         let reader = lock(&self.reader);
         clients.iter().any(|client| has_rows_of(&reader, *client).unwrap_or(true))
     }
 
-    /// Whether the client is dead. Waits up to [`UNLOCK_DELAY`] for the kernel to unlock its lock
-    /// file.
+    /// Waits up to [`UNLOCK_DELAY`] for the kernel to unlock the client's file.
     async fn is_dead_soon(&self, client: ClientId) -> bool {
         let until = self.clock.now().plus(UNLOCK_DELAY);
         loop {
@@ -236,8 +226,7 @@ impl OpenedStore {
         }
     }
 
-    /// Reads the notifications for this client from the database, and wakes the waiters that they
-    /// concern.
+    /// Reads the notifications for this client from the database, and wakes their waiters.
     fn read_notifications(&self) {
         let read = || -> rusqlite::Result<(Vec<WaiterUpdate>, Vec<String>)> {
             let (reader, me) = (lock(&self.reader), [self.me.as_sql()]);
@@ -276,9 +265,8 @@ async fn receive_pokes(pokes: UnixDatagram, opened: Weak<OpenedStore>) {
     }
 }
 
-/// Keeps up to `most` connections of other clients until they end them. This side ends with this
-/// process, which tells the other client of its death. A client without a connection checks this
-/// process every [`RECHECK_EVERY`].
+/// Keeps up to `most` connections of other clients open. Their end shows the clients that this
+/// process died. A client without one checks this process every [`RECHECK_EVERY`].
 async fn keep_connections(deaths: UnixListener, most: usize, clock: Clock) {
     let mut kept = FuturesUnordered::new();
     loop {
@@ -286,8 +274,7 @@ async fn keep_connections(deaths: UnixListener, most: usize, clock: Clock) {
             accepted = deaths.accept() => match accepted {
                 Ok((stream, _)) if kept.len() < most => kept.push(until_closed(stream)),
                 Ok(_) => {}
-                // No file descriptor is left. Clients that connect wait, or check this process from
-                // time to time.
+                // No file descriptor is left. Clients wait for a connection, or check later.
                 Err(_) => clock.sleep_until(clock.now().plus(RECHECK_EVERY)).await,
             },
             Some(()) = kept.next() => {}
@@ -319,8 +306,7 @@ async fn do_follow_ups(mut follow_ups: UnboundedReceiver<FollowUp>, opened: Weak
     }
 }
 
-/// Runs until this client has died and its rows are removed. The connection breaks when the client
-/// dies, but only its lock file proves the death.
+/// Waits for a client's death, and removes its rows. Only its lock file proves the death.
 async fn watch(client: ClientId, connects: bool, clients: Clients, clock: Clock, opened: Weak<OpenedStore>) {
     loop {
         if connects
@@ -339,8 +325,7 @@ async fn watch(client: ClientId, connects: bool, clients: Clients, clock: Clock,
             false => clients.has_no_lock_file(client) && !opened.have_rows(&dead),
         };
         if is_over {
-            // The dead client, or the one that removed its rows, may have granted something to a
-            // waiter of this process and died before it sent the poke.
+            // A client that granted a claim to a waiter here may have died before it sent the poke.
             opened.read_notifications();
             lock(&opened.watched).remove(&client);
             return;

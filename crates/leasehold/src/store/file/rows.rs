@@ -31,7 +31,6 @@ fn read_share(row: &Row<'_>) -> rusqlite::Result<Share> {
     })
 }
 
-/// Wraps an error of this crate for a function that returns SQLite's.
 fn invalid_column(error: Error) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Null, Box::new(error))
 }
@@ -52,8 +51,7 @@ pub(super) fn fence(number: i64) -> Result<Fence> {
     Fence::new(u64::try_from(number).unwrap_or(0))
 }
 
-/// The grant of a lease that the store keeps until `expires`. All processes of a machine share one
-/// clock, so the expiry alone tells how long the grant is valid, whichever process made it.
+/// All processes of a machine share one clock, so the expiry tells how long the grant is valid.
 pub(super) fn grant(fence: Fence, fences: u16, expires: Deadline, ttl: Ttl) -> Grant {
     Grant { fence, fences, valid_until: expires.minus(ttl.drift()) }
 }
@@ -62,8 +60,7 @@ pub(super) fn is_several(names: &Names) -> bool {
     names.only().is_none()
 }
 
-/// A SELECT of holders or waiters with the columns in the order that `read` expects. The order is
-/// the same for both tables.
+/// A SELECT of holders or waiters, with the columns in the order that `read` expects.
 macro_rules! select {
     (holding $condition:literal) => {
         concat!(
@@ -163,8 +160,7 @@ impl WaiterRow {
     }
 }
 
-/// A notification for one waiter: its claim was granted, or (without a grant) it has to check
-/// again.
+/// A notification for one waiter: its grant, or, without one, the request to check again.
 #[derive(Debug)]
 pub(super) struct WaiterUpdate {
     pub(super) token: String,

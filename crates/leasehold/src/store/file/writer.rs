@@ -1,9 +1,8 @@
-//! Runs transactions: at once on the caller's thread if the database is free, otherwise batched on
-//! a blocking thread.
+//! The writer: runs transactions on the caller's thread, or in batches on a blocking thread.
 //!
-//! A transaction takes about ten microseconds. Running it on the caller's thread costs less than
-//! handing it to another thread. If this process or another one is writing, the transaction is
-//! queued, and one blocking thread runs the whole queue, many entries in one SQLite transaction.
+//! A transaction takes about ten microseconds, less than a hand-over to another thread costs. If
+//! this process or another one is writing, the transaction is queued, and one blocking thread runs
+//! the whole queue, many entries in one SQLite transaction.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,9 +23,8 @@ use crate::clock::{Clock, Deadline};
 use crate::error::Error;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
-/// How long a transaction waits for a program that has locked the database without taking the gate.
-/// It is shorter than [`GATE_TIMEOUT`], so that the caller gets this error before its own time-out
-/// ends.
+/// The time to wait for a program that has locked the database without taking the gate. It is
+/// shorter than [`GATE_TIMEOUT`], so that the caller gets this error first.
 const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_millis(1_700);
 
 /// The most queued transactions that run in one SQLite transaction.
@@ -35,8 +33,7 @@ const BATCH_MAX: usize = 64;
 pub(super) struct Writer {
     clock: Clock,
     me: ClientId,
-    /// Shows other clients that this one is alive, for as long as a transaction can run in its
-    /// name.
+    /// Shows others that this client is alive while a transaction can run in its name.
     liveness: LivenessLock,
     runtime: Handle,
     pub(super) notifier: Arc<Notifier>,
@@ -47,7 +44,6 @@ pub(super) struct Writer {
     checkpointer: Checkpointer,
 }
 
-/// The database connection, and the gate to take before it is used.
 struct GatedDb {
     db: Db,
     gate: Gate,
@@ -65,7 +61,7 @@ type Finished = (Box<dyn QueuedTxn>, Result<(), TxnError>);
 
 /// A transaction in the queue, without the type of its result.
 trait QueuedTxn: Send {
-    /// The caller was dropped, so the transaction must not happen any more.
+    /// The caller was dropped, so the transaction must not run any more.
     fn is_abandoned(&self) -> bool;
     fn run(&mut self, txn: &mut Txn<'_>) -> Result<(), TxnError>;
     fn reply(self: Box<Self>, committed: Result<(), TxnError>);
@@ -94,14 +90,12 @@ where
     fn reply(self: Box<Self>, committed: Result<(), TxnError>) {
         let PendingTxn { result, reply, .. } = *self;
         let answer = committed.and_then(|()| result.ok_or_else(interrupted));
-        // If the caller was dropped meanwhile, the client releases the ticket, and that release
-        // runs after this.
+        // If the caller was dropped, the client releases the ticket, and that runs after this.
         let _ = reply.send(answer);
     }
 }
 
-/// The thread that ran the transaction panicked, or the runtime has ended: it may or may not have
-/// been committed.
+/// The blocking thread panicked, or the runtime has ended: the outcome is unknown.
 fn interrupted() -> TxnError {
     TxnError::Other(Error::Unreachable { store: "file", why: "the call was cut short".into() })
 }
@@ -135,10 +129,8 @@ impl Writer {
             .map_err(|error| Error::System { what: "descriptor for the lifeline", why: error.to_string() })
     }
 
-    /// Runs one transaction; a long one always runs on a blocking thread.
-    ///
-    /// If the future is dropped before its answer, the transaction happens either not at all or
-    /// before every later call.
+    /// Runs one transaction; a long one always runs on a blocking thread. If the future is dropped,
+    /// the transaction runs either not at all or before every later call.
     pub(super) async fn write<T: Send + 'static>(
         self: &Arc<Self>,
         mut work: impl FnMut(&mut Txn<'_>) -> Result<T, TxnError> + Send + 'static,
@@ -159,8 +151,7 @@ impl Writer {
         TxnError::Other(gate_timeout_error(self.gate_inode))
     }
 
-    /// Fast path: runs the transaction on this thread. Returns `None` if another thread or process
-    /// is writing.
+    /// Fast path: runs the transaction on this thread, or returns `None` if the database is in use.
     fn try_run_inline<T>(
         self: &Arc<Self>,
         work: &mut impl FnMut(&mut Txn<'_>) -> Result<T, TxnError>,
@@ -172,12 +163,10 @@ impl Writer {
         };
         let GatedDb { db, gate } = &mut *gated;
         let guard = gate.try_enter()?;
-        // Queued transactions run first. Their blocking thread may start late if the runtime's pool
-        // is full.
+        // Queued transactions run first: their thread may start late if the runtime's pool is full.
         let earlier = take_batch(&mut lock(&self.queue));
         let (mut finished, mut notifications) = self.run_batch(db, earlier, self.clock.now());
-        // The blocking thread can wait for a program that has locked the database; this thread must
-        // not.
+        // The blocking thread can wait for a program that locks the database. This thread must not.
         let is_busy = |(_, committed): &mut Finished| committed.as_ref().is_err_and(TxnError::is_busy);
         let busy: Vec<Finished> = finished.extract_if(.., is_busy).collect();
         for (queued, _) in busy.into_iter().rev() {
@@ -197,8 +186,7 @@ impl Writer {
         outcome
     }
 
-    /// Notifies waiters, and replies to callers, after the mutex and the gate are free: no
-    /// transaction has to wait for it.
+    /// Notifies and replies when the mutex and the gate are free, so that no transaction waits.
     fn after_commit(
         self: &Arc<Self>,
         gated: MutexGuard<'_, GatedDb>,
@@ -223,7 +211,6 @@ impl Writer {
         }
     }
 
-    /// Runs queued transactions on a blocking thread until the queue is empty.
     fn run_queue(self: Arc<Self>) {
         let _reset = ResetOnPanic(&self.queue);
         loop {
@@ -231,8 +218,7 @@ impl Writer {
             let (finished, notifications) = {
                 let GatedDb { db, gate } = &mut *gated;
                 let guard = gate.enter(&self.clock);
-                // Taken after the gate, so that the batch is large and holds no caller that was
-                // dropped meanwhile.
+                // Taken after the gate, so that the batch is large and has no dropped callers.
                 let batch = {
                     let mut queue = lock(&self.queue);
                     let batch = take_batch(&mut queue);
@@ -272,8 +258,7 @@ impl Writer {
             Ok(((), notifications)) => {
                 return (batch.into_iter().map(|queued| (queued, Ok(()))).collect(), notifications);
             }
-            // The commit may have happened. Run again, a release would find no row and report a
-            // loss.
+            // The commit may have happened: a release that runs again would report a loss.
             Err(error @ TxnError::Commit(_)) => {
                 let error = error.into_error(&self.directory);
                 let failed = |queued| (queued, Err(TxnError::Other(error.clone())));
@@ -316,9 +301,8 @@ impl Writer {
     fn run_checkpoint(&self) -> Result<(), rusqlite::Error> {
         let connection = connect(&self.directory)?;
         if self.checkpointer.run(&connection)? {
-            // Without a pause between transactions the WAL never starts again from its beginning.
-            // Only a very long WAL is worth keeping all writers out, because they then wait for the
-            // disk.
+            // Under steady writes the WAL never starts again from its beginning. Only a very long
+            // WAL is worth keeping all writers out, because they then wait for the disk.
             let gated = lock(&self.gated);
             if let Some(_guard) = gated.gate.enter(&self.clock) {
                 checkpoint(&connection, "PASSIVE")?;
@@ -330,8 +314,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // If rows of this client remain, its lock file stays, so that other clients see it unlocked
-        // and remove the rows.
+        // If rows remain, the lock file stays, so that other clients see the death and remove them.
         let gated = self.gated.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if gated.db.has_no_rows_of(self.me) {
             self.liveness.remove_files();

@@ -1,8 +1,7 @@
 //! One transaction over the tables of holders, waiters and values.
 //!
-//! [`rules`] decides what may be granted, [`queries`] reads, [`updates`] writes, [`recovery`]
-//! removes what dead clients and earlier boots left, and [`values`] has the statements for values
-//! and rate limits.
+//! [`rules`] decides what is granted, [`queries`] reads, [`updates`] writes, [`recovery`] removes
+//! what dead clients and earlier boots left, and [`values`] is for values and rate limits.
 
 mod queries;
 mod recovery;
@@ -31,7 +30,6 @@ pub(super) struct Txn<'a> {
     now: Deadline,
     wall_us: u64,
     me: ClientId,
-    /// How many waiters this transaction has granted their claim.
     granted: usize,
     notifications: Notifications,
 }
@@ -53,7 +51,6 @@ impl<'a> Txn<'a> {
         Ok(self.db.prepare_cached(text)?)
     }
 
-    /// Reads the only row of a SELECT, if there is one.
     fn row<T>(&self, select: &str, params: impl Params, read: Read<T>) -> TxnResult<Option<T>> {
         Ok(self.sql(select)?.query_row(params, read).optional()?)
     }

@@ -20,11 +20,10 @@ macro_rules! held_columns {
     };
 }
 
-/// What most decisions about a name need.
+/// The facts that most decisions about a name need.
 #[derive(Debug)]
 pub(super) struct NameSummary {
     pub(super) held: Occupancy,
-    /// When the first of the holders expires.
     pub(super) first_expiry: Deadline,
     pub(super) queue_is_empty: bool,
     pub(super) first_waiter_expired: bool,
@@ -50,8 +49,7 @@ impl Txn<'_> {
         })?)
     }
 
-    /// The part of [`summary`](Self::summary) that a grant needs: it does not read the waiters, and
-    /// is a third faster.
+    /// The part of [`summary`](Self::summary) that a grant needs: without waiters, a third faster.
     pub(super) fn held(&self, name: &Name) -> TxnResult<Occupancy> {
         let mut select = self.sql(concat!("SELECT ", held_columns!(), " FROM holding WHERE name = ?1"))?;
         Ok(select.query_row([name.as_str()], read_held)?)
@@ -61,7 +59,7 @@ impl Txn<'_> {
         self.rows(select!(holding "WHERE name = ?1"), [name.as_str()], HolderRow::read)
     }
 
-    /// The token's claim, if it holds exactly these names and has not expired.
+    /// Returns the token's claim, if it holds exactly these names and has not expired.
     pub(super) fn own(&self, names: &Names, token: &Token) -> TxnResult<Option<HolderRow>> {
         let mut own = None;
         for name in names {
@@ -80,7 +78,6 @@ impl Txn<'_> {
         Ok(own)
     }
 
-    /// The waiters of a name, in order of arrival.
     pub(super) fn waiters(&self, name: &Name) -> TxnResult<Vec<WaiterRow>> {
         self.rows(select!(waiting "WHERE name = ?1 ORDER BY arrival"), [name.as_str()], WaiterRow::read)
     }
@@ -91,14 +88,12 @@ impl Txn<'_> {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The first waiter of a name that arrived later than `after`.
     pub(super) fn next_waiter(&self, name: &Name, after: i64) -> TxnResult<Option<WaiterRow>> {
         let select = select!(waiting "WHERE name = ?1 AND arrival > ?2 ORDER BY arrival LIMIT 1");
         self.row(select, params![name.as_str(), after], WaiterRow::read)
     }
 
-    /// The next waiter that may overtake others and fits beside the holders. The index leaves out
-    /// those that do not fit.
+    /// The next waiter that may overtake others and fits. The index skips those that do not fit.
     pub(super) fn next_barging(&self, name: &Name, after: i64) -> TxnResult<Option<WaiterRow>> {
         let held = self.held(name)?;
         if held.exclusive + held.shared > 0 {
@@ -111,32 +106,29 @@ impl Txn<'_> {
         self.row(select, params![name.as_str(), used, after], WaiterRow::read)
     }
 
-    /// The waiter directly ahead of the one with this arrival.
     pub(super) fn waiter_ahead(&self, name: &Name, arrival: i64) -> TxnResult<Option<WaiterRow>> {
         let select = select!(waiting "WHERE name = ?1 AND arrival < ?2 ORDER BY arrival DESC LIMIT 1");
         self.row(select, params![name.as_str(), arrival], WaiterRow::read)
     }
 
-    /// The arrival of the token's claim, if it waits.
     pub(super) fn arrival(&self, token: &Token) -> TxnResult<Option<i64>> {
         self.row("SELECT arrival FROM waiting WHERE token = ?1 LIMIT 1", [token.expose()], |row| row.get(0))
     }
 
-    /// The names that the token's claim waits for.
     pub(super) fn waiting_names(&self, token: &str) -> TxnResult<Vec<Name>> {
         let select = "SELECT name FROM waiting WHERE token = ?1";
         let names: Vec<String> = self.rows(select, [token], |row| row.get(0))?;
         names.iter().map(|name| Ok(Name::stored(name)?)).collect()
     }
 
-    /// All clients that hold a lease that is not detached, or wait.
+    /// All clients that wait, or hold a lease that is not detached.
     pub(crate) fn clients(&self) -> TxnResult<BTreeSet<ClientId>> {
         let select = "SELECT client FROM holding WHERE NOT detached UNION SELECT client FROM waiting";
         let clients = self.rows(select, [], |row| row.get(0))?;
         Ok(clients.into_iter().map(ClientId::from_sql).collect())
     }
 
-    /// The status of a name, and the clients whose death would change it.
+    /// Returns the status of a name, and the clients whose death would change it.
     pub(crate) fn inspect(&mut self, name: &Name) -> TxnResult<(Option<Status>, BTreeSet<ClientId>)> {
         self.refresh(name)?;
         let mut holders = self.holders(name)?;
@@ -159,7 +151,7 @@ impl Txn<'_> {
         Ok((Some(status), clients))
     }
 
-    /// As [`inspect`](Self::inspect), for every name that starts with a prefix.
+    /// Inspects every name that starts with a prefix.
     pub(crate) fn list(
         &mut self,
         prefix: &str,

@@ -1,4 +1,4 @@
-//! Removes what dead clients, earlier boots and expired leases left in the tables.
+//! Removal of the rows that dead clients, earlier boots and expired leases left.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,8 @@ use crate::store::file::liveness::ClientId;
 use crate::store::file::rows::time;
 
 impl Txn<'_> {
-    /// Adapts the tables to this boot. After a reboot every former client is dead, and all times
-    /// are of another clock. A detached lease gets its whole TTL again, because nothing tells how
-    /// much of it was left.
-    ///
-    /// `offset` is how far a time namespace has moved this process's clock from the kernel's.
+    /// Adapts the tables to this boot. After a reboot all former clients are dead, and all times
+    /// are of another clock. A detached lease gets its whole TTL again: the rest of it is unknown.
     pub(crate) fn reset_after_reboot(&mut self, boot_id: &str, offset: &str) -> TxnResult<()> {
         let known: (String, String) = self
             .sql("SELECT boot, set_off_by FROM meta")?
@@ -34,8 +31,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Moves all rows of `previous`, the client that this process was before it opened the store
-    /// again, to this client.
+    /// Moves all rows of the client that this process was before it opened the store again.
     pub(crate) fn take_over(&mut self, previous: ClientId) -> TxnResult<()> {
         for table in ["holding", "waiting", "watching"] {
             let update = format!("UPDATE {table} SET client = ?1 WHERE client = ?2");

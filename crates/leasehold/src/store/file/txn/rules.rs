@@ -1,13 +1,12 @@
-//! The rules: what may be granted, and which waiters are granted their claim.
+//! The rules: which claims are granted, and which waiters are notified.
 //!
-//! They are the rules of the memory store. A claim joins the end of the queue at each of its names.
-//! Every operation then grants each waiter that is first at all of its names and fits beside the
-//! holders, whichever process it belongs to.
+//! Claims are granted as in the memory store. A claim joins the queue at each of its names. Every
+//! operation then grants each waiter, of any process, that is first at all of its names and fits
+//! beside the holders.
 //!
-//! The file store adds which waiters to *notify*. A waiter watches the process of the waiter ahead
-//! of it; the first waiter watches the processes of the holders. So a waiter is notified when its
-//! claim is granted, when the waiter ahead of it leaves without a grant, and when it becomes first
-//! behind holders that it did not watch before.
+//! A waiter watches the process of the waiter ahead of it; the first waiter watches the processes
+//! of the holders. A waiter is notified when its claim is granted, when the waiter ahead of it
+//! leaves without a grant, and when it becomes first behind holders that it did not watch before.
 
 use std::collections::BTreeSet;
 
@@ -25,25 +24,19 @@ use crate::store::sharing::Occupancy;
 use crate::token::Token;
 use crate::ttl::Ttl;
 
-/// The most waiters that one transaction grants. Another transaction grants the rest, so that other
-/// operations do not wait for long.
+/// The most grants of one transaction. The next one continues, so that other operations wait less.
 const GRANTED_MAX: usize = 128;
 
-/// The outcome of [`Txn::acquire`].
 #[derive(Debug)]
 pub(crate) enum AcquireOutcome {
     Granted(Grant),
-    /// The claim left nothing in the store. If one of the `blockers` is dead, another attempt may
-    /// succeed.
+    /// The claim left nothing in the store. Another try may succeed if one of `blockers` is dead.
     Busy {
         busy: Busy,
         blockers: BTreeSet<ClientId>,
     },
-    /// The claim is in the queue. It has to check again at `recheck_at`, or when one of the clients
-    /// in `watch` dies.
-    ///
-    /// A grant belongs to this wait if its fence is above `arrival`: both numbers come from one
-    /// series.
+    /// The claim is queued. It checks again at `recheck_at`, or when a client in `watch` dies. A
+    /// grant belongs to this wait if its fence is above `arrival`: both are from one series.
     Waiting {
         arrival: u64,
         recheck_at: Deadline,
@@ -52,8 +45,7 @@ pub(crate) enum AcquireOutcome {
 }
 
 impl Txn<'_> {
-    /// Grants the claim, or puts it at the end of the queue. A claim that waits already is marked
-    /// as alive; a claim that is held already has its TTL renewed.
+    /// Grants or queues a claim. A waiting claim is marked as alive, and a held one is renewed.
     pub(crate) fn acquire(&mut self, claim: &Claim) -> TxnResult<AcquireOutcome> {
         let Ticket { names, token, share, .. } = &claim.ticket;
         let (mut is_free, mut is_held) = (true, false);
@@ -78,8 +70,7 @@ impl Txn<'_> {
                 self.extend_wait(token, claim.ttl)?;
                 arrival
             }
-            // A claim that does not wait writes no row, and does not overtake the waiters in the
-            // queue.
+            // A claim that does not wait writes no row, and does not overtake waiters.
             None if over && !share.may_pass() => return self.busy(names),
             None => self.enqueue(claim)?,
         };
@@ -118,7 +109,7 @@ impl Txn<'_> {
     pub(crate) fn detach(&mut self, ticket: &Ticket, ttl: Ttl) -> TxnResult<Renewed> {
         let Ticket { names, token, fence, .. } = ticket;
         let grant = match self.own(names, token)?.filter(|holder| holder.grant().has(*fence)) {
-            // The first detach sets the expiry. A later one can only move it forward.
+            // The first detach sets the expiry. A later one only moves it forward.
             Some(holder) if holder.detached => self.extend_lease(names, holder, ttl)?,
             Some(holder) => self.detach_holder(names, holder, *fence, ttl)?,
             None => return Ok(Renewed::Lost(self.loss(names)?)),
@@ -148,7 +139,6 @@ impl Txn<'_> {
         Ok(Converted::Converted(Grant { fence, fences: 1, ..holder.grant() }))
     }
 
-    /// Removes all holders of a name, or the one with this fence.
     pub(crate) fn evict(&mut self, name: &Name, only: Option<Fence>) -> TxnResult<Evicted> {
         self.refresh(name)?;
         let mut rows = self.holders(name)?;
@@ -169,8 +159,7 @@ impl Txn<'_> {
         Ok(Evicted { holders })
     }
 
-    /// Removes expired holders and waiters of a name, grants the waiters that are next, and returns
-    /// the result.
+    /// Removes expired holders and waiters of a name, and grants the waiters that are next.
     pub(super) fn refresh(&mut self, name: &Name) -> TxnResult<NameSummary> {
         let summary = self.summary(name)?;
         if summary.first_expiry > self.now && !summary.first_waiter_expired {
@@ -194,8 +183,7 @@ impl Txn<'_> {
                 false => self.next_waiter(&name, last)?,
             } {
                 if self.granted >= GRANTED_MAX {
-                    // The waiter is notified as well, in case this process dies before it
-                    // continues.
+                    // The waiter is notified as well, in case this process dies before that.
                     self.notify(&name, &waiter)?;
                     self.notifications.unfinished.push(name.clone());
                     break;
@@ -223,9 +211,8 @@ impl Txn<'_> {
                     break;
                 }
             }
-            // Behind a single new holder is the waiter that was behind it before, and watches it
-            // already. Behind several new holders, the first waiter has to find out which processes
-            // to watch.
+            // A waiter behind a single new holder watches it already. Behind several, the first
+            // waiter has to find out which processes to watch.
             if watch_changed && let Some(first) = self.next_waiter(&name, 0)? {
                 self.notify(&name, &first)?;
             }
@@ -233,8 +220,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Grants this waiter's claim if it is next. If the waiter ahead of it has expired, removes
-    /// that one first.
+    /// Grants this waiter's claim if it is next. Removes an expired waiter ahead of it first.
     fn grant_if_first(&mut self, names: &Names, arrival: i64, share: Share) -> TxnResult<()> {
         let mut todo = Vec::new();
         for name in names {
@@ -251,7 +237,7 @@ impl Txn<'_> {
         self.grant_waiters(todo)
     }
 
-    /// Whether the waiter is first at each of its names (or may barge) and fits beside the holders.
+    /// Returns whether a waiter is first at each name (or may barge) and fits beside the holders.
     fn may_be_granted(&self, waiter: &WaiterRow, names: &[Name]) -> TxnResult<bool> {
         for name in names {
             if !waiter.share.may_pass() && self.waiter_ahead(name, waiter.arrival)?.is_some() {
@@ -268,7 +254,7 @@ impl Txn<'_> {
     fn grant(&mut self, waiter: &WaiterRow, names: &[Name]) -> TxnResult<bool> {
         let claimed = Names::new(names.iter().cloned())?;
         let Some(grant) = self.insert_holder(waiter, &claimed, true)? else { return Ok(false) };
-        // A waiter that overtook others was ahead of a waiter that now has another one ahead of it.
+        // A waiter that it overtook may now have another one ahead of it.
         self.remove_waiter(waiter.arrival, names, waiter.share.may_pass() || waiter.several)?;
         self.granted += 1;
         match waiter.client == self.me {
@@ -281,7 +267,7 @@ impl Txn<'_> {
         Ok(true)
     }
 
-    /// Renews the claim if this token holds it already, and returns its grant.
+    /// Renews the claim if this token holds it already.
     fn grant_again(&mut self, names: &Names, token: &Token, ttl: Ttl) -> TxnResult<Option<Grant>> {
         let Some(holder) = self.own(names, token)? else { return Ok(None) };
         let grant = self.extend_lease(names, holder, ttl)?;
@@ -291,7 +277,7 @@ impl Txn<'_> {
         Ok(Some(grant))
     }
 
-    /// Removes the token's claim from the queue, and grants the waiters behind it that are next.
+    /// Removes the token's claim from the queue, and grants the waiters that are next.
     fn withdraw(&mut self, token: &Token) -> TxnResult<()> {
         let Some(arrival) = self.arrival(token)? else { return Ok(()) };
         let names = self.waiting_names(token.expose())?;
@@ -321,7 +307,7 @@ impl Txn<'_> {
         Ok(AcquireOutcome::Busy { busy, blockers })
     }
 
-    /// When a waiter checks again without a notification: after a third of its TTL, to show that it
+    /// The waiter checks again, without a notification, after a third of its TTL, to show that it
     /// is alive; when the waiter ahead of it expires, or may have been granted the lock and let it
     /// expire; and, if it is first, when a holder expires.
     fn waiting(&self, claim: &Claim, arrival: i64) -> TxnResult<AcquireOutcome> {
@@ -345,7 +331,6 @@ impl Txn<'_> {
         Ok(AcquireOutcome::Waiting { arrival: u64::try_from(arrival).unwrap_or(0), recheck_at, watch })
     }
 
-    /// Why a claim over these names is no longer held.
     fn loss(&mut self, names: &Names) -> TxnResult<Loss> {
         for name in names {
             if self.refresh(name)?.held != Occupancy::default() {

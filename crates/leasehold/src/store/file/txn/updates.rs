@@ -1,7 +1,7 @@
 //! The writes: numbers, rows of holders and waiters, and the notifications that follow from them.
 //!
 //! `RETURNING` is used only where it replaces several statements. It collects its rows in a
-//! temporary table, and as a replacement for one SELECT of one row it measured about twice as slow.
+//! temporary table, and measured about twice as slow as one SELECT of one row.
 
 use rusqlite::params;
 
@@ -18,23 +18,21 @@ use crate::token::Token;
 use crate::ttl::Ttl;
 
 impl Txn<'_> {
-    /// Allocates this many consecutive numbers and returns the first; `None` at the limit.
-    ///
-    /// Numbers follow the wall clock, so that they rise even if a power cut lost the last
-    /// transactions. They also rise if the wall clock is set back.
+    /// Allocates consecutive numbers and returns the first; `None` at the limit. Numbers follow the
+    /// wall clock, so that they rise even if a power cut lost the last transactions. They also rise
+    /// if the clock is set back.
     pub(super) fn allocate_numbers(&mut self, count: u16) -> TxnResult<Option<Fence>> {
         let Some((first, last)) = self.next_numbers(count)? else { return Ok(None) };
         self.sql("UPDATE meta SET last = ?1")?.execute([last])?;
         Ok(Some(fence(first)?))
     }
 
-    /// Returns an error if this many numbers cannot be allocated. At the limit no waiter is granted
-    /// its claim, and each has to learn why.
+    /// Returns an error at the limit. No waiter is granted there, and each has to learn why.
     pub(super) fn check_numbers_left(&self, count: u16) -> TxnResult<()> {
         self.next_numbers(count)?.map(drop).ok_or_else(out_of_numbers)
     }
 
-    /// The first and the last of the next numbers.
+    /// Returns the first and the last of the next numbers.
     fn next_numbers(&self, count: u16) -> TxnResult<Option<(i64, i64)>> {
         let last: i64 = self.sql("SELECT last FROM meta")?.query_row([], |row| row.get(0))?;
         let wall_us = i64::try_from(self.wall_us).unwrap_or(0);
@@ -88,8 +86,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Inserts a holder with new fences; `None` if there are no fences left. `handed` marks a grant
-    /// that the waiting client has to be notified of.
+    /// Inserts a holder, or returns `None` without a fence. `handed`: its client must be notified.
     pub(super) fn insert_holder(
         &mut self,
         waiter: &WaiterRow,
@@ -186,8 +183,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Deletes the ticket's lease. Returns `false`, and changes nothing, if the ticket does not
-    /// hold exactly its names.
+    /// Deletes the ticket's lease, or returns `false` if it does not hold exactly its names.
     pub(super) fn delete_own(&mut self, ticket: &Ticket) -> TxnResult<bool> {
         let Ticket { names, token, .. } = ticket;
         let several = is_several(names);
@@ -205,8 +201,7 @@ impl Txn<'_> {
         Ok(is_deleted)
     }
 
-    /// Removes a holder of `name` at all of its names, and returns its other names. The caller then
-    /// grants waiters.
+    /// Removes a holder of `name` at all of its names. Returns the others, to grant their waiters.
     pub(super) fn remove_holder(&mut self, name: &Name, holder: &HolderRow) -> TxnResult<Vec<Name>> {
         if !holder.several {
             let mut delete = self.sql("DELETE FROM holding WHERE name = ?1 AND token = ?2")?;
@@ -230,8 +225,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Notifies the waiters that sleep until a holder expires: the first one, and those that may
-    /// barge.
+    /// Notifies the waiters that sleep until a holder expires: the first, and those that may barge.
     fn notify_watchers_of_holders(&mut self, name: &Name) -> TxnResult<()> {
         for (index, waiter) in self.waiters(name)?.iter().enumerate() {
             if index == 0 || waiter.share.may_pass() {

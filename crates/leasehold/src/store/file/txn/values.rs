@@ -15,16 +15,14 @@ use crate::store::file::liveness::ClientId;
 use crate::store::file::rows::{deadline, time};
 use crate::ttl::Ttl;
 
-/// The outcome of [`Txn::watch`].
 pub(crate) enum WatchOutcome {
-    /// The value differs from the known one.
     Changed,
     /// The client is notified of the next change. The value expires at this time.
     WatchedUntil(Deadline),
 }
 
 impl Txn<'_> {
-    /// The value under a key, and when it expires.
+    /// Returns a value and its expiry.
     pub(crate) fn value(&self, key: &str) -> TxnResult<Option<(Vec<u8>, Option<Deadline>)>> {
         let select = "SELECT value, expires FROM cell WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
         self.row(select, params![key, time(self.now)], |row| {
@@ -57,8 +55,7 @@ impl Txn<'_> {
         Ok(Written::Written)
     }
 
-    /// The highest fence that the value was written under, and how long that fence outlives the
-    /// value.
+    /// The highest fence of the value's writes, and how long it outlives the value.
     fn highest_fence(&self, key: &str) -> TxnResult<Option<(Fence, Ttl)>> {
         let select = "SELECT fence, kept_ms FROM fenced WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
         let highest = self.row(select, params![key, time(self.now)], |row| {
@@ -70,8 +67,7 @@ impl Txn<'_> {
         }
     }
 
-    /// Stores the fence for as long as the value that is written (or removed), and `kept_for`
-    /// longer.
+    /// Stores the fence until `kept_for` after the value ends or is removed.
     fn store_fence(&mut self, key: &str, fence: Fence, kept_for: Ttl, write: &Write) -> TxnResult<()> {
         self.sql("DELETE FROM fenced WHERE key IN (SELECT key FROM fenced WHERE expires <= ?1 LIMIT 16)")?
             .execute([time(self.now)])?;
@@ -111,7 +107,6 @@ impl Txn<'_> {
         Ok(sum)
     }
 
-    /// Takes `weight` from the rate limit under a key.
     pub(crate) fn take(&mut self, key: &str, limit: &Limit, weight: u32) -> TxnResult<Taken> {
         let stored = self.value(key)?;
         let stored =
@@ -129,8 +124,7 @@ impl Txn<'_> {
     }
 
     fn set(&mut self, key: &str, value: &[u8], expires: Option<Deadline>, ttl: Option<Ttl>) -> TxnResult<()> {
-        // Removes a few expired values with each write, because no read removes a value that is
-        // never asked for again.
+        // No read removes a value that is never used again: each write removes a few expired ones.
         self.sql("DELETE FROM cell WHERE key IN (SELECT key FROM cell WHERE expires <= ?1 LIMIT 16)")?
             .execute([time(self.now)])?;
         let mut insert = self.sql("INSERT OR REPLACE INTO cell VALUES (?1, ?2, ?3, ?4)")?;
@@ -176,8 +170,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Removes expired values and fences. If no other client is alive, removes all watchers as
-    /// well.
+    /// Removes expired values and fences, and all watchers if no other client is alive.
     pub(crate) fn remove_expired_values(&mut self, is_alone: bool) -> TxnResult<()> {
         if is_alone {
             self.sql("DELETE FROM watching")?.execute([])?;
