@@ -1,4 +1,4 @@
-//! Values: written and looked at in one step, with an end, and with those told who watch.
+//! Values: conditional writes and changes in one step, with an end, a fence and watchers.
 
 use std::time::Duration;
 
@@ -34,7 +34,6 @@ pub(super) fn has_cells(can: &Capabilities) -> bool {
     can.cells
 }
 
-/// A client of one value or rate limit.
 #[derive(Clone)]
 pub(super) struct ValueClient {
     pub(super) client: RetryingClient,
@@ -53,7 +52,6 @@ impl ValueClient {
         self.client.store.cells().unwrap_or_else(|| panic!("it says that it keeps values"))
     }
 
-    /// The value, which is there, with its end.
     async fn kept(&self) -> Kept {
         ok(self.cells().read(&self.key).await).unwrap_or_else(|| panic!("it has just been written"))
     }
@@ -85,7 +83,7 @@ async fn a_value_is_what_was_written_last(t: &Trial<'_>) {
         assert_eq!(a.write(When::Always, Some(value)).await, Written::Written);
         assert_eq!(b.value().await.as_deref(), Some(value), "byte by byte");
     }
-    // Another kind of the same name is another value, and so is a lock.
+    // Another kind with the same name is another value, and so is a lock.
     let [other] = ValueClient::several(t, Kind::Latch).await;
     assert_eq!(other.value().await, None);
     let client = t.client().await;
@@ -147,10 +145,10 @@ async fn a_value_ends_with_its_time_and_not_before(t: &Trial<'_>) {
         b.client.sleep(a.ttl / 20).await;
     }
     let lasted = b.client.now().since(start);
-    // A store counts in its own time, in ms.
+    // A store counts on its own clock, in ms.
     assert!(lasted + Duration::from_millis(2) >= a.ttl, "{lasted:?} of {:?}", a.ttl);
     assert_eq!(b.write(When::Absent, Some(b"next")).await, Written::Written, "what has ended is not there");
-    // Written again without an end, it has none.
+    // A write without a TTL removes the end.
     a.write_for(When::Always, Some(b"short"), Some(a.ttl)).await;
     a.write(When::Always, Some(b"long")).await;
     let kept = b.kept().await;
@@ -179,7 +177,7 @@ async fn a_number_keeps_the_end_it_was_made_with(t: &Trial<'_>) {
     assert_eq!(ok(pen.cells().add(&pen.key, 1, Some(ttl)).await), 1);
     let start = pen.client.now();
     let mut last = 1;
-    // Added to all the time, it ends all the same.
+    // Additions do not move the end.
     while last != 1 || pen.client.now().since(start) < pen.ttl / 2 {
         pen.client.sleep(pen.ttl / 20).await;
         let sum = ok(pen.cells().add(&pen.key, 1, Some(ttl)).await);
@@ -210,7 +208,6 @@ async fn a_sum_that_does_not_fit_is_refused(t: &Trial<'_>) {
     pen.remove().await;
 }
 
-/// The condition, remembered for this long beyond the value.
 fn fenced(number: u64, kept_for: Duration) -> When {
     When::Fenced { fence: ok(Fence::new(number)), kept_for: ok(Ttl::new(kept_for)) }
 }
@@ -231,12 +228,12 @@ async fn an_older_fence_does_not_write(t: &Trial<'_>) {
     assert_eq!(b.write(under(8), None).await, Written::Written);
     assert_eq!(a.write(under(7), Some(b"late")).await, stale(8), "though there is no value");
     assert_eq!(a.value().await, None);
-    // Who does not care for fences is not stopped, and changes nothing for those who do.
+    // A write without a fence is not stopped, and does not change the fence.
     assert_eq!(a.write(When::Absent, Some(b"plain")).await, Written::Written);
     assert_eq!(a.write(When::Always, Some(b"plain")).await, Written::Written);
     assert_eq!(a.write(under(7), Some(b"late")).await, stale(8));
     assert_eq!(b.value().await.as_deref(), Some(&b"plain"[..]));
-    // To the last digit, and by number: 2^53 and one more are two fences, and 10 is above 9.
+    // Fences compare as numbers, to the last digit: 2^53 and 2^53 + 1 differ, and 10 is above 9.
     let edge = 1 << 53;
     for (low, high) in [(9, 10), (edge, edge + 1), (Fence::MAX - 1, Fence::MAX)] {
         assert_eq!(a.write(under(high), Some(b"high")).await, Written::Written);
@@ -248,7 +245,7 @@ async fn an_older_fence_does_not_write(t: &Trial<'_>) {
 async fn of_many_who_write_under_fences_the_highest_stays(t: &Trial<'_>) {
     let pens: [_; 8] = ValueClient::several(t, Kind::Cell).await;
     let written = join_all(pens.iter().zip(1..).map(|(pen, number)| async move {
-        // Some come later, so that each order is seen now and then.
+        // Some start later, so that each order occurs now and then.
         for _ in 0..(number * 7) % 5 {
             tokio::task::yield_now().await;
         }
@@ -265,7 +262,7 @@ async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) 
     let [a, b] = ValueClient::several(t, Kind::Cell).await;
     let (short, long) = (a.ttl / 5, a.ttl);
     let (tries, pause) = (200, a.ttl / 20);
-    // By its own time, by one who has the fence, and by one who has none: in each way the value goes, and the fence stays.
+    // The value ends by its TTL, by a removal with the fence, and by one without. The fence stays.
     for end in 0..3 {
         let ttl = (end == 0).then_some(short);
         let start = a.client.now();
@@ -279,7 +276,7 @@ async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) 
             1 => drop(a.write(fenced(9, long), None).await),
             _ => a.remove().await,
         }
-        // And then it goes too: what nobody uses leaves nothing behind.
+        // Then the fence ends too, so that an unused value leaves nothing behind.
         let mut refused = 0;
         while b.write(fenced(7, Duration::from_millis(10)), Some(b"seven")).await == stale(9) {
             refused += 1;
@@ -291,7 +288,7 @@ async fn a_fence_is_remembered_beyond_its_value_and_not_for_ever(t: &Trial<'_>) 
         let least = long + ttl.unwrap_or_default();
         let lasted = a.client.now().since(start);
         assert!(lasted + Duration::from_millis(2) >= least, "{lasted:?} of {least:?}");
-        // Remembered for next to nothing, it makes room.
+        // A fence that is kept for a very short time makes room for the next one.
         b.remove().await;
         a.client.sleep(pause).await;
     }
@@ -319,12 +316,12 @@ async fn a_change_is_of_what_was_looked_at_or_none(t: &Trial<'_>) {
     assert_eq!(b.value().await.as_deref(), Some(&b"one"[..]));
     assert_eq!(change(Some(b"one"), put(None)).await, Changed::Written);
     assert_eq!(b.value().await, None);
-    // Its end comes with it.
+    // A change sets the end too.
     let short = Some(Put { value: Some(b"short".to_vec()), ttl: Some(ok(Ttl::new(a.ttl))) });
     assert_eq!(change(None, short).await, Changed::Written);
     let kept = b.kept().await;
     assert!(kept.remaining.is_some_and(|left| left <= a.ttl));
-    // What a fence has written is remembered through it.
+    // A change keeps the fence.
     a.write(fenced(9, a.ttl), Some(b"nine")).await;
     assert_eq!(change(Some(b"nine"), put(Some(b"ten"))).await, Changed::Written);
     assert_eq!(b.write(fenced(8, a.ttl), Some(b"late")).await, stale(9));
@@ -356,7 +353,7 @@ async fn what_many_change_by_looking_adds_up(t: &Trial<'_>) {
 
 async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
     let [a, b] = ValueClient::several(t, Kind::Cell).await;
-    // Made, changed, removed; each with two who watch, one of them at the writer's own side.
+    // Created, changed, removed, each with two watchers, one of them a client that also writes.
     let (one, two) = (Some(&b"one"[..]), Some(&b"two"[..]));
     let steps = [(None, one), (one, two), (two, None)];
     for (known, next) in steps {
@@ -365,7 +362,7 @@ async fn whoever_watches_a_value_hears_of_its_changes(t: &Trial<'_>) {
             .map(|pen| {
                 let known = known.map(<[u8]>::to_vec);
                 tokio::spawn(async move {
-                    // A watch may end for nothing; whoever watches looks.
+                    // A watch may end without a change, so the watcher reads again.
                     while pen.value().await == known {
                         let until = pen.client.now().plus(pen.ttl * 10);
                         ok(pen.cells().changed(&pen.key, known.as_deref(), until).await);
@@ -389,11 +386,11 @@ async fn a_watch_sees_what_changed_before_it_began(t: &Trial<'_>) {
     ok(b.cells().changed(&b.key, None, until).await);
     ok(b.cells().changed(&b.key, Some(b"old"), until).await);
     assert!(b.client.now() < until, "there was nothing to wait for");
-    // And one that does not change ends when it was said to.
+    // A watch without a change ends at its deadline.
     let until = b.client.now().plus(b.ttl / 10);
     ok(b.cells().changed(&b.key, Some(b"new"), until).await);
     assert!(b.client.now() >= until, "nothing has changed");
-    // What ends by itself is a change too.
+    // An expiry is a change too.
     a.write_for(When::Always, Some(b"short"), Some(a.ttl / 5)).await;
     let until = b.client.now().plus(b.ttl * 10);
     while b.value().await.is_some() {

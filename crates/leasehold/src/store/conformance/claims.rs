@@ -35,7 +35,7 @@ async fn a_grant_has_an_expiry_from_its_first_moment(t: &Trial<'_>) {
     let status = b.inspect("x").await.unwrap_or_else(|| panic!("a held name is shown"));
     assert_eq!(status.holders.len(), 1);
     assert!(status.holders[0].remaining <= a.ttl.as_duration(), "{status:?}");
-    // Its holder is never heard of again.
+    // The holder does not renew.
     b.hold(&["x"], Share::Exclusive).await;
 }
 
@@ -90,7 +90,6 @@ async fn a_token_at_another_name_holds_nothing(t: &Trial<'_>) {
     assert!(a.release(&mine).await);
 }
 
-/// Takes a name for longer than this client lives.
 async fn take_detached(client: &RetryingClient, ticket: &Ticket) -> Grant {
     let claim = Claim { detached: true, ..client.claim(ticket, Wait::Never) };
     let Acquired::Granted(grant) = client.acquire(&claim).await else { panic!("a free name is granted") };
@@ -104,7 +103,7 @@ async fn a_detached_claim_is_renewed_and_released_by_whoever_has_its_token(t: &T
     let first = take_detached(&a, &mine).await.valid_until;
     drop(a);
     b.sleep(t.subject.ttl() / 2).await;
-    // Nothing but the token is known here, and no other does.
+    // The token alone proves the claim, and another token does not.
     assert_eq!(b.renew(&b.exclusive("x")).await, Renewed::Lost(Loss::Taken));
     let Renewed::Until(renewed) = b.renew(&mine).await else { panic!("held, and not renewed") };
     assert!(renewed > first, "a renewal moved nothing");
@@ -156,7 +155,7 @@ async fn a_detach_proves_token_and_fence_and_makes_nothing_again(t: &Trial<'_>) 
     let elsewhere = Ticket { names: a.name("y").into(), ..mine.clone() };
     assert_eq!(a.detach(&elsewhere, ttl).await, Renewed::Lost(Loss::Deleted));
     assert!(matches!(a.detach(&mine, ttl).await, Renewed::Until(_)));
-    // By its token alone, as whoever takes it up may.
+    // A client that takes up a detached claim may know its token only.
     let bare = Ticket { fence: None, ..mine.clone() };
     assert!(matches!(b.detach(&bare, ttl).await, Renewed::Until(_)));
     assert!(matches!(b.renew(&mine).await, Renewed::Until(_)), "a ticket without a fence changes none");
@@ -173,7 +172,7 @@ async fn a_late_duplicate_of_a_detach_takes_nothing_away(t: &Trial<'_>) {
     let Renewed::Until(extended) = b.renew(&mine).await else { panic!("held, and not extended") };
     a.detach(&mine, short).await;
     assert!(b.is_refused_until(extended, "x").await, "shortened under the client that had extended it");
-    // The same for one that was taken as such.
+    // A claim that was detached from the start behaves alike.
     let taken = a.exclusive("y");
     let until = take_detached(&a, &taken).await.valid_until;
     a.detach(&taken, short).await;
@@ -218,7 +217,7 @@ async fn the_store_excludes_for_as_long_as_the_holder_may_believe(t: &Trial<'_>)
     mine.fence = Some(grant.fence);
     assert!(grant.valid_until > sent, "granted, and valid for no time");
     assert!(grant.valid_until <= a.now().plus(a.ttl.validity()), "valid for longer than TTL less drift");
-    // As late as can be asked and answered before the deadline.
+    // The latest time to ask and get an answer before the deadline.
     let margin = a.ttl.drift() + a.late_window() * 2;
     b.store.clock().sleep_until(grant.valid_until.minus(margin)).await;
     let probe = b.exclusive("x");
@@ -273,7 +272,7 @@ async fn a_repeated_acquire_gives_the_same_grant_rearmed(t: &Trial<'_>) {
     let again = a.take(&mut mine).await;
     assert_eq!(again.fence, first.fence, "one grant, two fences");
     assert!(again.valid_until > first.valid_until, "not re-armed");
-    // The TTL of the first answer is over; that of the second is not.
+    // The TTL of the first answer has ended, that of the second has not.
     a.store.clock().sleep_until(first.valid_until.plus(a.ttl.drift() * 2)).await;
     assert!(b.is_refused(&b.exclusive("x")).await, "the client counts a TTL that the store did not give");
 }
@@ -283,7 +282,7 @@ async fn a_release_withdraws_a_waiter(t: &Trial<'_>) {
     let mine = a.hold(&["x"], Share::Exclusive).await;
     let theirs = b.exclusive("x");
     let waiting = b.queue(theirs.clone()).await;
-    // The future is dropped, the place is not given up by that alone.
+    // A dropped future alone does not give up its place.
     waiting.abort();
     b.quiet().await;
     b.release(&theirs).await;

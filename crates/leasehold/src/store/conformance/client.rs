@@ -24,7 +24,7 @@ cases! {
     what_the_store_cannot_do_is_refused_before_it_is_sent: BadInputClearError, always;
 }
 
-/// How long an event may take on a machine that is busy with other things.
+/// The time that an event may take on a busy machine.
 const EVENTS_WITHIN: Duration = Duration::from_secs(10);
 
 fn locks_over(client: &RetryingClient) -> Locks {
@@ -38,7 +38,7 @@ async fn lock(client: &RetryingClient, locks: &Locks, short: &str) -> Lease {
     lease
 }
 
-/// A release without an answer is no loss.
+/// Ignores a release without an answer, which is no loss.
 fn let_go(end: crate::Result<()>) {
     if let Err(error) = end {
         assert!(error.is_outcome_unknown(), "{error}");
@@ -87,7 +87,7 @@ async fn an_evicted_holder_hears_of_it_and_its_release_is_an_error(t: &Trial<'_>
     assert_eq!(lease.lost().await, Loss::Deleted);
     assert!(b.now() <= by, "told later than a renewal interval (and its retries) allow");
     assert!(matches!(lease.release().await, Err(Error::Lost { reason: Loss::Deleted, .. })));
-    // Events go out by themselves; and a second one would not be far.
+    // Events are sent by a task of their own. A second one would come soon.
     let heard = || sync::lock(&heard).clone();
     let by = a.after(EVENTS_WITHIN);
     while heard().is_empty() && a.now() < by {
@@ -172,7 +172,7 @@ async fn a_cancelled_wait_leaves_nothing_behind(t: &Trial<'_>) {
 
 async fn tasks_of_two_clients_exclude_each_other(t: &Trial<'_>) {
     let [a, b] = t.clients().await;
-    // What the lock protects: it takes note of fences, as a fenced resource does.
+    // The protected resource, which takes note of fences.
     let seen: Arc<Mutex<u64>> = Arc::default();
     let mut tasks = Vec::new();
     for client in [&a, &b] {
@@ -230,7 +230,7 @@ async fn what_the_store_cannot_do_is_refused_before_it_is_sent(t: &Trial<'_>) {
     for (offered, share, names) in [
         (can.shared, crate::Share::Shared, &["x"][..]),
         (can.permits, RetryingClient::permits(1, 2), &["x"]),
-        // One by one, where it cannot be in one step.
+        // Taken one by one, if the store cannot take them in one step.
         (true, crate::Share::Exclusive, &["x", "y"]),
     ] {
         let refused = matches!(locks.client.check(&request(share, names)), Err(Error::Unsupported { .. }));

@@ -1,7 +1,7 @@
-//! The suite every store must pass, chosen by capability, not by name.
+//! The suite that every store must pass, chosen by capability, not by name.
 //!
-//! Each case is a claim about a store and names the promise it belongs to (`docs/guarantees.md`). A case panics
-//! where the claim does not hold. For a store of your own, implement [`Subject`] and call [`check`] in a test:
+//! Each case is a claim about a store and names its promise (`docs/guarantees.md`). A case panics
+//! if the claim does not hold. To test another store, implement [`Subject`] and call [`check`]:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -18,15 +18,15 @@
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! // In real time the suite takes some tens of TTLs (see `Subject::ttl`); on a store with tokio's clock, time can be
-//! // paused (tokio's feature `test-util`), and it takes none.
+//! // In real time the suite takes some tens of TTLs (see `Subject::ttl`). With tokio's clock, time
+//! // can be paused (tokio's feature `test-util`), and it takes none.
 //! tokio::time::pause();
 //! let report = conformance::check(&OnMemory(Arc::new(Memory::new(Clock::tokio())))).await;
 //! assert!(report.skipped.is_empty());
 //! # }
 //! ```
 
-/// A table of cases: the claim, the promise it belongs to, and what a store must be able to do.
+/// A table of cases: the claim, its promise, and the capabilities that it needs.
 macro_rules! cases {
     ($($claim:ident: $promise:ident, $needs:expr;)*) => {
         pub(super) const CASES: &[super::Case] = &[$(super::Case {
@@ -57,13 +57,13 @@ use crate::store::{Capabilities, Store};
 use crate::sync::Arc;
 use retrying_client::RetryingClient;
 
-/// A store to be examined. It may hold other things: every case uses names of its own.
+/// A store to examine. It may hold other things: every case uses its own names.
 #[async_trait]
 pub trait Subject: Send + Sync {
-    /// Another client's way to the same store.
+    /// Opens the same store for another client.
     async fn open(&self) -> Arc<dyn Store>;
 
-    /// The TTL the cases use: well above the store's delays. Cases wait for a few of them.
+    /// Returns the TTL of the cases, well above the store's delays. A case waits for a few of them.
     fn ttl(&self) -> Duration {
         Duration::from_secs(10)
     }
@@ -88,18 +88,18 @@ pub enum Promise {
 
 type Running<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// One claim about a store.
+/// A claim about a store.
 pub struct Case {
     /// The claim.
     pub name: &'static str,
-    /// The promise it belongs to.
+    /// The promise that it belongs to.
     pub promise: Promise,
     needs: fn(&Capabilities) -> bool,
     run: for<'a> fn(&'a Trial<'a>) -> Running<'a>,
 }
 
 impl Case {
-    /// Whether a store with these capabilities offers all that the case needs. [`run`] skips the case where it does not.
+    /// Returns whether a store with these capabilities offers all that the case needs.
     pub fn is_offered_by(&self, can: &Capabilities) -> bool {
         (self.needs)(can)
     }
@@ -116,20 +116,20 @@ impl std::fmt::Debug for Case {
 pub struct Report {
     /// Cases that hold.
     pub passed: Vec<&'static str>,
-    /// Cases that need what the store says it cannot do.
+    /// Cases that need a capability that the store lacks.
     pub skipped: Vec<&'static str>,
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     let of_locks = claims::CASES.iter().chain(order::CASES).chain(shares::CASES);
     of_locks.chain(cells::CASES).chain(rates::CASES).chain(client::CASES)
 }
 
-/// Runs every case the store's capabilities allow; panics at the first that does not hold.
+/// Runs every case that the capabilities allow. Panics at the first that does not hold.
 ///
 /// # Cancel safety
-/// Dropped, it leaves claims behind until their TTLs end them.
+/// If the future is dropped, claims stay in the store until their TTLs end.
 pub async fn check(subject: &dyn Subject) -> Report {
     let mut report = Report::default();
     for case in cases() {
@@ -141,7 +141,7 @@ pub async fn check(subject: &dyn Subject) -> Report {
     report
 }
 
-/// Runs one case; false where the store cannot do what it needs.
+/// Runs one case. Returns `false` if the store lacks a capability that it needs.
 ///
 /// # Cancel safety
 /// As [`check`].
@@ -167,14 +167,12 @@ pub async fn run(subject: &dyn Subject, case: &Case) -> bool {
     true
 }
 
-/// One run of one case.
 struct Trial<'a> {
     subject: &'a dyn Subject,
     prefix: String,
 }
 
 impl Trial<'_> {
-    /// Another client.
     async fn client(&self) -> RetryingClient {
         RetryingClient::new(self.subject.open().await, self.subject.ttl(), self.prefix.clone())
     }
@@ -187,7 +185,7 @@ impl Trial<'_> {
         clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
     }
 
-    /// The store forgets all that a case did within two TTLs.
+    /// Checks that the store forgets all that a case did within two TTLs.
     async fn nothing_is_left(&self) {
         let client = self.client().await;
         let patience = client.after(self.subject.ttl() * 2 + client.late_window() * 2);

@@ -70,11 +70,11 @@ async fn when_the_head_leaves_the_next_moves_up(t: &Trial<'_>) {
 async fn a_dead_waiter_is_passed_over(t: &Trial<'_>) {
     let [a, b, c] = t.clients().await;
     let mine = a.hold(&["x"], Share::Exclusive).await;
-    // Dropped and never released: as if its process had died.
+    // Dropped and never released, like the waiter of a dead process.
     b.queue(b.exclusive("x")).await.abort();
     let waiting = c.queue(c.exclusive("x")).await;
     a.release(&mine).await;
-    // At worst the dead one is granted just before its show-deadline, and holds for a TTL.
+    // At worst the dead waiter is granted just before it counts as gone, and holds for a TTL.
     let by = c.after(t.subject.ttl() * 3 + c.late_window() * 2);
     let (ticket, _) = c.got(waiting).await;
     assert!(c.now() <= by, "a dead waiter blocked the line");

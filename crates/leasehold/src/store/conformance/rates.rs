@@ -1,4 +1,4 @@
-//! Rate limits: never more than there is, in any period; and what is said of them is true.
+//! Rate limits: never more than the limit in any period, and true answers about the rest.
 
 use std::time::Duration;
 
@@ -35,18 +35,18 @@ fn limit(algorithm: Algorithm, max: u32, period: Duration) -> Limit {
 
 async fn of_many_who_take_only_so_many_are_allowed(t: &Trial<'_>) {
     let taps: [_; 4] = ValueClient::several(t, Kind::Rate).await;
-    // Of these, none comes back while this runs.
+    // Nothing comes back to these limits while this runs.
     let long = taps[0].ttl * 50;
     let limits = [
         limit(Algorithm::FixedWindow, 17, long),
         limit(Algorithm::SlidingWindow, 17, long),
-        // So many that takes are remembered together.
+        // Large enough that several takes are remembered together.
         limit(Algorithm::SlidingWindow, 120, long),
         limit(Algorithm::Gcra { burst: 17 }, 1, long),
     ];
     for limit in limits {
         let each = limit.most() / 2;
-        // Nobody before has used what this one uses.
+        // A limit that no other round uses.
         let limit = ok(Limit::new(
             limit.algorithm(),
             limit.max(),
@@ -76,7 +76,7 @@ async fn no_period_has_more_than_its_maximum(t: &Trial<'_>) {
     ] {
         let limit = limit(algorithm, max, period);
         let start = a.client.now();
-        // When each was asked for, and answered: it was taken in between.
+        // The times of each request and its answer. The take was in between.
         let mut taken: Vec<(Deadline, Deadline)> = Vec::new();
         let mut tries = 0_u32;
         while a.client.now().since(start) < period * 2 {
@@ -109,15 +109,15 @@ async fn what_is_told_of_a_limit_is_true(t: &Trial<'_>) {
         for (weight, remaining) in [(1, 4), (2, 2)] {
             let taken = tap.take(&limit, weight).await;
             assert!(taken.allowed && taken.retry_after.is_zero(), "{taken:?}");
-            // Of an even flow, one may have come back meanwhile on a store that is busy.
+            // In an even flow, one may have come back meanwhile on a busy store.
             assert!((remaining..=remaining + 1).contains(&taken.remaining), "{algorithm:?}: {taken:?}");
             assert!(taken.reset_after <= tap.ttl + Duration::from_millis(2), "{taken:?}");
         }
-        // What is refused says when it will not be, and uses nothing.
+        // A refusal says when to retry, and uses nothing.
         let asked = tap.client.now();
         let refused = tap.take(&limit, 5).await;
         if refused.allowed {
-            // It took so long to ask that all has come back.
+            // The request took so long that all has come back.
             continue;
         }
         let told = tap.client.now().plus(refused.retry_after);
@@ -165,7 +165,7 @@ async fn each_take_is_judged_by_its_own_maximum(t: &Trial<'_>) {
         assert_eq!(b.take(&high, 100).await.remaining, 91, "{algorithm:?}");
         assert!(!a.take(&middle, 1).await.allowed && !b.take(&low, 1).await.allowed);
     }
-    // Of what runs off, in proportion: half of one limit is half of the other.
+    // The flow counts in proportion: half of one limit is half of the other.
     let [slow, fast] =
         [(10, 1), (1_000, 100)].map(|(burst, max)| limit(Algorithm::Gcra { burst }, max, long));
     assert_eq!(a.take(&slow, 5).await.remaining, 5);
@@ -200,7 +200,7 @@ async fn a_limit_that_nobody_uses_leaves_nothing(t: &Trial<'_>) {
             tap.client.sleep(period / 10).await;
         }
     }
-    // As long as it was told at the most, whatever a store shows of it.
+    // All comes back after at most a period, whatever the store shows of the values.
     tap.client.sleep(period + Duration::from_millis(2)).await;
     for limit in limits {
         assert_eq!(tap.take(&limit, 1).await.remaining, 2, "all is there again: {limit:?}");

@@ -1,7 +1,7 @@
-//! One client of the store under examination, which repeats each call until it has an answer.
+//! A client of the examined store, which repeats each call until it has an answer.
 //!
-//! It repeats a call with the same token, as the contract allows, so that the cases hold on a store behind a bad network
-//! too. After each claim it waits until no late duplicate can arrive any more.
+//! It repeats a call with the same token, as the contract allows, so that the cases also hold
+//! behind a bad network. After each claim it waits until no late duplicate can arrive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,6 @@ impl RetryingClient {
         Share::Permits(ok(Permits::new(take, limit)).barging())
     }
 
-    /// A fresh ticket for these names.
     pub(super) fn ticket(&self, shorts: &[&str], share: Share) -> Ticket {
         let names = ok(Names::new(shorts.iter().map(|short| self.name(short))));
         let token = ok(Token::fresh(&ok(Owner::new("conformance"))));
@@ -81,7 +80,7 @@ impl RetryingClient {
         self.capabilities().late_window
     }
 
-    /// Until no late duplicate can arrive any more.
+    /// Waits until no late duplicate can arrive.
     pub(super) async fn quiet(&self) {
         let late_window = self.late_window();
         if !late_window.is_zero() {
@@ -89,7 +88,6 @@ impl RetryingClient {
         }
     }
 
-    /// Repeats a call until it has an answer.
     pub(super) async fn insist<T, W>(&self, mut call: impl FnMut() -> W) -> T
     where
         W: Future<Output = Result<T>>,
@@ -111,7 +109,7 @@ impl RetryingClient {
         Claim { ticket: ticket.clone(), ttl: self.ttl, wait, fences: 1, detached: false }
     }
 
-    /// Takes the claim, waiting for it if need be, and puts the fence into the ticket.
+    /// Acquires the claim, waits for it if needed, and stores the fence in the ticket.
     pub(super) async fn take(&self, ticket: &mut Ticket) -> Grant {
         let wait = Wait::Until(self.after(self.ttl.as_duration() * 4));
         match self.acquire(&self.claim(ticket, wait)).await {
@@ -124,21 +122,20 @@ impl RetryingClient {
         }
     }
 
-    /// Takes a new claim of these names.
     pub(super) async fn hold(&self, shorts: &[&str], share: Share) -> Ticket {
         let mut ticket = self.ticket(shorts, share);
         self.take(&mut ticket).await;
         ticket
     }
 
-    /// Returns true if a name is still refused as late as can be asked and answered before the deadline.
+    /// Returns whether a name is still refused at the latest time to ask before the deadline.
     pub(super) async fn is_refused_until(&self, deadline: Deadline, short: &str) -> bool {
         let margin = self.ttl.drift() + self.late_window() * 2;
         self.store.clock().sleep_until(deadline.minus(margin)).await;
         self.is_refused(&self.exclusive(short)).await || self.now() > deadline
     }
 
-    /// Returns true if the claim is refused now; a granted claim is released.
+    /// Returns whether the claim is refused now. Releases a granted claim.
     pub(super) async fn is_refused(&self, ticket: &Ticket) -> bool {
         let answer = self.acquire(&self.claim(ticket, Wait::Never)).await;
         self.quiet().await;
@@ -151,8 +148,8 @@ impl RetryingClient {
         }
     }
 
-    /// Releases; false where the store says for certain that the ticket holds nothing. "Not held" after a release
-    /// without an answer counts as released.
+    /// Returns `false` if the ticket certainly held nothing. "Not held" after a release without an
+    /// answer counts as released.
     pub(super) async fn release(&self, ticket: &Ticket) -> bool {
         let mut calls = 0;
         let released = self.insist(|| {
@@ -162,7 +159,7 @@ impl RetryingClient {
         released.await == Released::Released || calls > 1
     }
 
-    /// Returns true if the ticket holds nothing, by a release that changes nothing.
+    /// Returns whether the ticket holds nothing, by a release that changes nothing.
     pub(super) async fn holds_nothing(&self, ticket: &Ticket) -> bool {
         self.insist(|| self.store.release(ticket)).await == Released::NotHeld
     }
@@ -207,7 +204,7 @@ impl RetryingClient {
         self.insist(|| self.store.evict(&name)).await
     }
 
-    /// Starts waiting for the claim in a task of its own, and returns when it stands in line, where there is one.
+    /// Waits for the claim in a task. Returns when it stands in the queue, if the store has one.
     pub(super) async fn queue(&self, mut ticket: Ticket) -> JoinHandle<(Ticket, Grant)> {
         let short = ticket.names.first().as_str()[self.prefix.len()..].to_owned();
         let before = self.waiters(&short).await;
@@ -228,7 +225,6 @@ impl RetryingClient {
         self.inspect(short).await.map_or(0, |status| status.waiters.len())
     }
 
-    /// Waits for the grant of a waiter.
     pub(super) async fn got(&self, waiting: JoinHandle<(Ticket, Grant)>) -> (Ticket, Grant) {
         match waiting.await {
             Ok(got) => got,

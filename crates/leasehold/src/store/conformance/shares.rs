@@ -70,7 +70,7 @@ async fn permits_never_exceed_the_limit_of_the_claim(t: &Trial<'_>) {
     let one = a.hold(&["x"], RetryingClient::permits(1, 3)).await;
     assert!(a.is_refused(&a.ticket(&["x"], RetryingClient::permits(1, 3))).await, "four of three");
     assert!(a.is_refused(&a.exclusive("x")).await, "a mutex beside permits");
-    // Each claim is judged by its own limit; a lower one evicts nobody.
+    // Each claim is judged by its own limit. A lower limit evicts no holder.
     assert!(a.is_refused(&a.ticket(&["x"], RetryingClient::permits(1, 2))).await);
     let more = a.hold(&["x"], RetryingClient::permits(1, 4)).await;
     for ticket in [&two, &one, &more] {
@@ -99,7 +99,7 @@ async fn a_detached_share_is_taken_up_by_one_who_does_not_know_it(t: &Trial<'_>)
     for (short, share) in [("x", RetryingClient::permits(2, 3)), ("y", Share::Shared)] {
         let mine = a.hold(&[short], share).await;
         assert!(matches!(a.detach(&mine, t.subject.ttl()).await, Renewed::Until(_)));
-        // Permits stay permits, and a reader's share a reader's.
+        // Permits stay permits, and a shared lock stays shared.
         let beside = b.hold(&[short], if short == "x" { RetryingClient::permits(1, 3) } else { share }).await;
         assert!(b.is_refused(&b.ticket(&[short], RetryingClient::permits(1, 3))).await);
         let taken_up = Ticket { share: Share::Exclusive, fence: None, ..mine };
