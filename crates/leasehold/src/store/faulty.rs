@@ -1,5 +1,5 @@
-//! A store that behaves like one behind a bad network: it delays, loses requests, loses replies and repeats
-//! requests, by a seeded plan. The same seed over the same calls gives the same faults and the same trace.
+//! A store behind a bad network, which delays, loses and repeats requests, and loses replies. The
+//! same seed over the same calls gives the same faults and the same trace.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::clock::Deadline;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, spawn};
 
-/// What goes wrong, and how often.
+/// The faults and their frequency.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Decides everything.
+    /// The seed of every decision.
     pub seed: u64,
     /// The longest delay of a request, of a reply, and of a duplicate.
     pub delay_max: Duration,
-    /// When the caller of a lost request or reply is told that there was no answer.
+    /// The time after which the caller of a lost request or reply gets an error.
     pub timeout: Duration,
-    /// Of 1,000 requests, how many never arrive.
+    /// The requests in 1,000 that never arrive.
     pub lost_requests: u16,
-    /// Of 1,000 requests, how many replies never arrive.
+    /// The requests in 1,000 whose replies never arrive.
     pub lost_replies: u16,
-    /// Of 1,000 requests, how many are executed a second time, later.
+    /// The requests in 1,000 that are executed a second time, later.
     pub duplicates: u16,
 }
 
 impl Plan {
-    /// Nothing goes wrong.
+    /// Returns a plan without faults.
     pub fn calm(seed: u64) -> Self {
         Plan {
             seed,
@@ -42,7 +42,7 @@ impl Plan {
         }
     }
 
-    /// Everything goes wrong now and then; delays up to 20 ms.
+    /// Returns a plan with every fault now and then, and delays of up to 20 ms.
     pub fn stormy(seed: u64) -> Self {
         Plan {
             delay_max: Duration::from_millis(20),
@@ -65,7 +65,6 @@ impl Plan {
     }
 }
 
-/// What happens to one call.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
     before: Duration,
@@ -75,7 +74,7 @@ struct Fate {
     again: Option<Duration>,
 }
 
-/// SplitMix64: small, and the same everywhere.
+/// SplitMix64: small, and the same on every platform.
 struct Dice(u64);
 
 impl Dice {
@@ -88,7 +87,7 @@ impl Dice {
     }
 }
 
-/// A client's view of a store, through a bad network. Wrap the same inner store once per client.
+/// A client's view of a store through a bad network. Wrap the same inner store once per client.
 #[derive(Clone)]
 pub struct Faulty {
     line: Arc<Line>,
@@ -102,13 +101,13 @@ struct Line {
 }
 
 impl Faulty {
-    /// Puts the bad network in front of a store.
+    /// Puts a bad network in front of a store.
     pub fn new(inner: Arc<dyn Store>, plan: Plan) -> Self {
         let (calls, trace) = (AtomicU64::new(0), Mutex::default());
         Faulty { line: Arc::new(Line { inner, plan, calls, trace }) }
     }
 
-    /// What happened so far: a line per call, without tokens, so that two runs can be compared.
+    /// Returns the calls so far, one a line, without tokens, so that two runs can be compared.
     pub fn trace(&self) -> Vec<String> {
         lock(&self.line.trace).clone()
     }
@@ -130,7 +129,7 @@ impl Faulty {
         self.clock().sleep_until(self.after(fate.before)).await;
         let outcome = tokio::select! {
             biased;
-            // Polled once in any case; a wait goes on only as long as the caller does.
+            // Polled once in any case. A wait goes on only as long as the caller does.
             outcome = execute(self.line.inner.clone()) => Some(outcome),
             () = reply.closed() => None,
         };
@@ -138,7 +137,7 @@ impl Faulty {
             let reply_arrives = self.after(fate.after);
             let told = self.after(self.line.plan.timeout);
             let network = self.clone();
-            // The reply travels while a duplicate of the request does.
+            // The reply and a duplicate of the request travel at the same time.
             spawn(async move {
                 if fate.reply_lost {
                     network.clock().sleep_until(told).await;
@@ -150,7 +149,7 @@ impl Faulty {
         }
         if let Some(again_after) = fate.again.filter(|_| repeatable) {
             self.clock().sleep_until(self.after(again_after)).await;
-            // A duplicate arrives and acts; nobody waits for what it says.
+            // A duplicate is executed, but its answer reaches no caller.
             let mut again = execute(self.line.inner.clone());
             std::future::poll_fn(|cx| {
                 let _ = again.as_mut().poll(cx);
@@ -166,8 +165,7 @@ impl Intercept for Faulty {
         &self.line.inner
     }
 
-    /// Sends one call through the network. What is sent is executed even if the caller has gone meanwhile: that
-    /// is what makes cancelling hard.
+    /// A request that was sent is executed even if its caller is dropped meanwhile.
     async fn intercept<T, E>(&self, call: Call, execute: E) -> Result<T>
     where
         T: fmt::Debug + Send + 'static,
@@ -186,7 +184,7 @@ impl Intercept for Faulty {
             let (reply, mut answer) = oneshot::channel();
             let network = self.clone();
             spawn(async move { network.deliver(fate, repeatable, execute, reply).await });
-            // No time-out here: a waiting acquire may take long. The network tells what became of the reply.
+            // No time-out, because an acquire may wait for long. `deliver` reports a lost reply.
             match (&mut answer).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(no_answer("reply lost")),

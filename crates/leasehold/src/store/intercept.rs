@@ -1,4 +1,4 @@
-//! Decorators of a store: one implementation of [`Store`] that shows every call to the decorator before it is executed.
+//! Decorators of a store: one implementation of [`Store`] that shows them each call first.
 
 use std::fmt;
 #[cfg(unix)]
@@ -19,38 +19,38 @@ use crate::name::Name;
 use crate::sync::Arc;
 use crate::ttl::Ttl;
 
-/// One call of a store.
+/// A call of a store.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The method of [`Store`].
     pub method: &'static str,
-    /// The first name of each ticket in the call; for a list, the prefix.
+    /// The first name of each ticket in the call, or the prefix of a list.
     pub about: Vec<String>,
-    /// Whether the call claims a name for longer than its client lives.
+    /// The call claims a name for longer than its client lives.
     pub detached: bool,
 }
 
 /// The future of one execution of a call.
 pub type Execution<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// A decorator of a store. Each type that implements it is a [`Store`]: locks go through
-/// [`intercept`](Intercept::intercept), everything else goes straight to the inner store.
+/// A decorator of a store, and itself a [`Store`]. Calls about locks go through
+/// [`intercept`](Intercept::intercept), all others straight to the inner store.
 pub trait Intercept: Send + Sync + fmt::Debug {
     /// The store behind the decorator.
     fn inner(&self) -> &Arc<dyn Store>;
 
-    /// Answers a call, by executing it as often as the decorator likes. A renewal that fails here fails for every ticket.
+    /// Answers a call by executing it any number of times. A failed renewal fails for every ticket.
     fn intercept<T, E>(&self, call: Call, execute: E) -> impl Future<Output = Result<T>> + Send
     where
         T: fmt::Debug + Send + 'static,
         E: Fn(Arc<dyn Store>) -> Execution<T> + Send + Sync + 'static;
 
-    /// What the decorated store can do, from what the inner one can.
+    /// Returns the capabilities of the decorated store, from those of the inner one.
     fn adjust(&self, inner: Capabilities) -> Capabilities {
         inner
     }
 
-    /// Whether clients get the notices and the values of the inner store.
+    /// Returns whether clients get the notices and the values of the inner store.
     fn passes_notices_and_values(&self) -> bool {
         true
     }
@@ -60,7 +60,7 @@ fn call(method: &'static str, about: impl ToString) -> Call {
     Call { method, about: vec![about.to_string()], detached: false }
 }
 
-/// Intercepts a call. Its first argument, which is borrowed, is kept for every execution.
+/// Intercepts a call. Every execution gets a copy of its first argument, which is borrowed.
 macro_rules! pass {
     ($decorator:ident, $call:expr, $method:ident($arg:ident $(, $more:ident)*)) => {{
         let (call, $arg) = ($call, Arc::new($arg.to_owned()));

@@ -1,4 +1,4 @@
-//! The `Store` trait: where claims are decided. One module a store.
+//! The `Store` trait, which decides claims, and a module for each store.
 
 #[cfg(all(feature = "testing", not(shuttle)))]
 pub mod conformance;
@@ -28,7 +28,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// What an `impl Store` is marked with.
+/// The attribute for an `impl Store`.
 pub use async_trait::async_trait;
 
 use crate::cells::store::CellStore;
@@ -44,134 +44,136 @@ use crate::ttl::Ttl;
 pub use notices::{Notice, NoticeReceiver, Notices};
 pub(crate) use one_by_one::Ordered;
 
-/// Where claims are decided.
+/// A system that decides claims.
 ///
-/// The trait is the implementor's minimum: only the methods around [notices](Notice) and one of several holders have a
-/// default, which is to offer nothing. Renewal in time, loss, clean-up and the
-/// local queue are the client's work ([`Locks`](crate::Locks)), the same over every store.
+/// The trait is the minimum for an implementor. Only [notices](Notice) and the eviction of one
+/// holder have defaults, which offer nothing. Renewal in time, loss, clean-up and the local queue
+/// are the work of the client ([`Locks`](crate::Locks)), the same over every store.
 ///
 /// # Contract
 ///
-/// **Atomic.** Each call decides and acts in one step: there is no moment at which a crash leaves a claim
-/// without an expiry, or at which a check and what follows from it come apart.
+/// **Atomic.** Each call checks and changes the store in one step. No crash leaves a claim without
+/// an expiry.
 ///
-/// **Time.** A `valid_until` is counted on [`clock`](Store::clock) from before the request that proves it was
-/// sent, plus [`Ttl::validity`]. Neither renewal nor a repeated acquire ever shortens a claim; a [`detach`](Store::detach)
-/// sets its end, once.
+/// **Time.** A `valid_until` is on [`clock`](Store::clock), and counts [`Ttl::validity`] from
+/// before the request that granted or renewed the claim was sent. Renewals and repeated acquires
+/// never shorten a claim. A [`detach`](Store::detach) sets its end, once.
 ///
-/// **Bounded.** Each call ends within the store's own operation time-out (an acquire: beyond its wait): a few seconds at
-/// most, and well below the TTLs in use.
+/// **Bounded.** Each call ends within the store's operation time-out (an acquire: beyond its wait).
+/// This is a few seconds at most, well below the TTLs in use.
 ///
-/// **Errors.** [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) says whether the request may
-/// have been executed. Every other error is definite: nothing changed.
+/// **Errors.** [`Error::is_outcome_unknown`](crate::Error::is_outcome_unknown) tells whether the
+/// request may have been executed. After any other error nothing has changed.
 ///
-/// **Idempotent.** A repeated acquire of a token that holds gives the same fences and re-arms the expiry; of
-/// a token that waits, goes on waiting in the same place. A repeated release says `NotHeld`. Once a release
-/// has been sent for a token, the client never uses that token again.
+/// **Idempotent.** A repeated acquire of a token that holds returns the same fences and renews the
+/// claim; a token that waits keeps its place. A repeated release returns `NotHeld`. After a release
+/// was sent for a token, the client never uses that token again.
 ///
-/// **Names and token.** A token that is shown at other names than those it claimed holds nothing there, and nothing
-/// changes.
+/// **Names and token.** At other names than those it claimed, a token holds nothing and changes
+/// nothing.
 ///
-/// **Detached.** A claim that is [`detached`](Claim::detached) ends by its TTL, a release or an eviction, never because its
-/// client is gone. Any client renews and releases it, by a ticket that may lack the fence, and that says
-/// [`Share::Exclusive`] where the share is not known.
+/// **Detached.** A [`detached`](Claim::detached) claim ends by its TTL, a release or an eviction,
+/// never with its client. Any client renews and releases it, with a ticket that may lack the fence,
+/// and that has [`Share::Exclusive`] if the share is not known.
 ///
-/// **Dropped futures.** Dropping a call's future leaves its outcome unknown; the client then releases the
-/// ticket, so a store need not clean up by itself. A future that is dropped after others joined the same
-/// queue must not block them.
+/// **Dropped futures.** The outcome of a call whose future is dropped is unknown. The client then
+/// releases the ticket, so a store need not clean up. A dropped future must not block others that
+/// joined its queue.
 ///
-/// **Late requests.** A request whose future was dropped, or ended without an answer, is executed at most
-/// [`Capabilities::late_window`] after that, if at all. A copy of an *answered* acquire that arrives after the release
-/// (a network that repeats things) holds a name for one TTL at worst.
+/// **Late requests.** A request whose future was dropped, or ended without an answer, is executed
+/// at most [`Capabilities::late_window`] later, if at all. If a network repeats an *answered*
+/// acquire after the release, the copy holds a name for one TTL at worst.
 ///
-/// **Order.** A store that is `fair` never lets a newcomer pass a live waiter. A waiter whose future is not
-/// polled for longer than its TTL may be passed over. Every wake-up has a poll behind it, at most a third of
+/// **Order.** In a `fair` store no newcomer passes a live waiter. A waiter whose future is not
+/// polled for longer than its TTL may be passed. Behind every wake-up is a poll, at most a third of
 /// the claim's TTL away.
 #[async_trait]
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Asks for a claim; waits for it as long as `claim.wait` says. After `Busy` nothing is left of it.
+    /// Requests a claim, and waits for it as long as `claim.wait` says. After `Busy` nothing is
+    /// left of the claim.
     async fn acquire(&self, claim: &Claim) -> Result<Acquired>;
 
-    /// Renews held claims: as many answers as there are tickets, in the same order. A claim that is gone is
-    /// `Lost`, never made again. An `Err` is unknown for that claim alone; one that gets no answer in time must not hold
-    /// up the answers for the others.
+    /// Renews held claims, with one answer for each ticket, in order. A claim that is gone is
+    /// `Lost`, never made again. An `Err` concerns one claim only, and a claim that gets no answer
+    /// in time must not delay the answers for the others.
     async fn renew(&self, due: &[(Ticket, Ttl)]) -> Vec<Result<Renewed>>;
 
-    /// Gives up a claim, whether held or waiting.
+    /// Releases a held claim, or withdraws a waiting one.
     async fn release(&self, ticket: &Ticket) -> Result<Released>;
 
-    /// Has a held claim go on without its client, and without a gap: from now on it is [`detached`](Claim::detached), and it
-    /// ends this TTL from now, be that later or sooner than it would have. A claim that is gone is `Lost`, never made again.
+    /// Makes a held claim [`detached`](Claim::detached), without a gap. It ends this TTL from now,
+    /// earlier or later than before. A claim that is gone is `Lost`, never made again.
     ///
-    /// One that is detached already is renewed: nothing is shortened a second time, so that a late duplicate takes nothing
-    /// from whoever extended it since. The ticket proves token and fence; its fence may be any of the grant's, and is from
-    /// now on the only one.
+    /// A claim that is detached already is renewed, so that a late duplicate does not shorten what
+    /// another client has extended since. The ticket proves token and fence. Its fence may be any
+    /// of the grant's, and becomes the only one.
     async fn detach(&self, ticket: &Ticket, ttl: Ttl) -> Result<Renewed>;
 
-    /// Changes the share of a held claim without a gap. It never waits: what does not fit is `Refused`.
+    /// Changes the share of a held claim without a gap, or returns `Refused` if it does not fit.
     ///
-    /// A changed claim is a new grant with a new fence, and the ticket's fence is proven, so that a late duplicate
-    /// of an earlier conversion changes nothing. To the share it has already, a claim is converted with no change.
+    /// It never waits. A changed claim is a new grant with a new fence. The ticket's fence is
+    /// proven, so that a late duplicate of an earlier conversion changes nothing. A claim that has
+    /// the share already stays as it is.
     async fn convert(&self, ticket: &Ticket, to: Share) -> Result<Converted>;
 
-    /// How things stand with a name; `None` where nobody holds it or waits.
+    /// Returns the status of a name, or `None` if it has neither holders nor waiters.
     async fn inspect(&self, name: &Name) -> Result<Option<Status>>;
 
-    /// The names in use that start with `prefix`, sorted, at most `limit` of them.
+    /// Lists the names in use that start with `prefix`, sorted, at most `limit` of them.
     async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Status>>;
 
-    /// An operator's forced release. The next fence is higher than any before, even if nobody held it. The one
-    /// call that is not idempotent: a duplicate evicts whoever came next.
+    /// Releases a name by force, for an operator. The next fence is higher than any before, even if
+    /// the name was free. Only this call is not idempotent: a duplicate evicts the next holder.
     async fn evict(&self, name: &Name) -> Result<Evicted>;
 
-    /// The same for the one holder whose grant has this fence, and for nobody else. Where there is no such holder, nothing
-    /// changes.
+    /// Evicts only the holder whose grant has this fence. Without such a holder, nothing changes.
     async fn evict_holder(&self, name: &Name, fence: Fence) -> Result<Evicted> {
         let _ = (name, fence);
         let why = "it takes a name from all its holders only";
         Err(Error::Unsupported { store: self.capabilities().store, what: "evicting one holder", why })
     }
 
-    /// What other clients tell: of evictions, and of evicted holders whose work has ended. `None` where a client hears
-    /// of an eviction at its next renewal only.
+    /// Returns the notices of other clients: of evictions, and of evicted holders whose work has
+    /// ended. `None` if a client learns of an eviction only at its next renewal.
     ///
-    /// A store sends [`Notice::Evicted`] to the clients of the holder, at least, once the eviction is visible to a renewal.
+    /// A store sends [`Notice::Evicted`] at least to the holder's clients, once a renewal can see
+    /// the eviction.
     fn notices(&self) -> Option<NoticeReceiver> {
         None
     }
 
-    /// Tells the other clients, with [`Notice::Ended`], that the work under an evicted lease has ended.
+    /// Sends [`Notice::Ended`] to the other clients: the work under an evicted lease has ended.
     async fn confirm_end(&self, names: &Names, fence: Fence) -> Result<()> {
         let _ = (names, fence);
         Ok(())
     }
 
-    /// An operator's repair of a lock that another program left without an end: it ends this TTL from now. Nothing else
-    /// changes, and what has an end keeps it. `Unsupported` where there is no such lock.
+    /// Repairs, for an operator, a lock that another program left without an end: it ends this TTL
+    /// from now. A lock with an end keeps it. `Unsupported` if every lock of the store has one.
     async fn adopt(&self, name: &Name, ttl: Ttl) -> Result<Adopted>;
 
-    /// Where it keeps values, if it does.
+    /// Returns the store of values, if there is one.
     fn cells(&self) -> Option<&dyn CellStore>;
 
-    /// What this store can do.
+    /// Returns what this store can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The clock its deadlines are on.
+    /// Returns the clock of the store's deadlines.
     fn clock(&self) -> &Clock;
 
-    /// Where a store frees what a dead process held: a descriptor that keeps this client among the living for as long as
-    /// any process has a copy of it open. `None` where only the TTL counts.
+    /// Returns a descriptor that keeps this client alive while any process has a copy of it open.
+    /// `None` if only the TTL frees what a dead process held.
     #[cfg(unix)]
     fn lifeline(&self) -> Result<Option<OwnedFd>>;
 }
 
-/// What a store can do. What it cannot, it leaves off here, and the client refuses it before it is sent.
+/// The abilities of a store. The client refuses calls that need others, before they are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The store's name, as in its URL.
     pub store: &'static str,
-    /// Grants carry fences that only rise. (Without, each grant has fence 1, which means nothing.)
+    /// Grants carry fences that only rise. Otherwise each grant has fence 1, which means nothing.
     pub fenced: bool,
     /// A claim may ask for several fences at once.
     pub fence_blocks: bool,
@@ -181,27 +183,27 @@ pub struct Capabilities {
     pub shared: bool,
     /// `Share::Permits`.
     pub permits: bool,
-    /// Claims over several names, all or none, in one step. Where a store cannot, its client takes them one by one, in the
-    /// order of the names, unless `fences_per_name`.
+    /// Claims over several names, all or none, in one step. Otherwise the client takes the names
+    /// one by one, in order, unless `fences_per_name`.
     pub several_names: bool,
-    /// Each name has fences of its own: one that is above all of one name need not be above those of another.
+    /// Each name has its own fences, which do not compare with those of other names.
     pub fences_per_name: bool,
     /// `convert`.
     pub conversions: bool,
-    /// A release wakes the next waiter; it does not wait for a poll.
+    /// A release wakes the next waiter, without a poll.
     pub pushed: bool,
-    /// It keeps values beside locks ([`Store::cells`]).
+    /// Values beside locks ([`Store::cells`]).
     pub cells: bool,
-    /// How long after its future ended a request may still be executed.
+    /// The longest time after the end of its future that a request may still be executed.
     pub late_window: Duration,
     /// The longest TTL that a claim, a renewal or a detach may ask for.
     pub max_ttl: Ttl,
-    /// Why there are neither readers nor permits, where that takes more words.
+    /// The reason to give when `shared` or `permits` is refused, if there is a special one.
     pub no_shares: Option<&'static str>,
 }
 
 impl Capabilities {
-    /// A store that can do nothing beyond exclusive claims of one name; turn on what yours can.
+    /// Returns the minimum: exclusive claims of one name. Turn on what your store can do beyond it.
     pub fn none(store: &'static str) -> Self {
         Capabilities {
             store,
@@ -221,7 +223,7 @@ impl Capabilities {
         }
     }
 
-    /// A store that can do everything, with one sequence of fences for all names.
+    /// Every ability, with one sequence of fences for all names.
     pub(crate) fn all(store: &'static str) -> Self {
         Capabilities {
             fenced: true,

@@ -1,8 +1,7 @@
-//! Notices from one client of a store to the others: a name was taken from its holder, or the work of an evicted holder has
-//! ended.
+//! Notices between the clients of a store: evictions, and the end of an evicted holder's work.
 //!
-//! A notice is a hint. It may be lost, repeated or forged. So a client that gets one only checks its own lease, and every
-//! notice has a renewal or the end of a lease behind it.
+//! A notice is a hint. It may be lost, repeated or forged. A client that gets one only checks its
+//! own lease, and behind every notice is a renewal or the end of a lease.
 
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -11,28 +10,28 @@ use crate::claim::Names;
 use crate::fence::Fence;
 use crate::name::Name;
 
-/// So many notices are kept for a client that does not read them.
+/// The most notices that are kept for a client that does not read them.
 const QUEUED_MAX: usize = 256;
 
-/// What one client of a store tells the others.
+/// A message from one client of a store to the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
     /// A name was taken from a holder.
     Evicted {
-        /// Which name.
+        /// The name.
         name: Name,
     },
     /// The work under an evicted lease has ended.
     Ended {
-        /// One of the names of the lease.
+        /// A name of the lease.
         name: Name,
         /// The fence of the lease.
         fence: Fence,
     },
 }
 
-/// The notices that a store has received, for all clients over it.
+/// The notices that a store has received, for all of its clients.
 #[derive(Debug)]
 pub struct Notices {
     sender: broadcast::Sender<Notice>,
@@ -45,34 +44,35 @@ impl Default for Notices {
 }
 
 impl Notices {
-    /// Passes a notice on to every receiver. It wakes them, so that the caller must hold no lock.
+    /// Passes a notice on to every receiver. It wakes them, so the caller must hold no lock.
     pub fn send(&self, notice: Notice) {
         // Without a receiver there is no client to tell.
         let _ = self.sender.send(notice);
     }
 
-    /// The same for all names of a lease whose work has ended.
+    /// Sends [`Notice::Ended`] for all names of a lease.
     pub fn send_ended(&self, names: &Names, fence: Fence) {
         names.into_iter().for_each(|name| self.send(Notice::Ended { name: name.clone(), fence }));
     }
 
-    /// Receives what is sent from now on.
+    /// Returns a receiver of the notices from now on.
     pub fn subscribe(&self) -> NoticeReceiver {
         NoticeReceiver { receiver: self.sender.subscribe() }
     }
 }
 
-/// One client's copy of the notices of a store.
+/// A client's copy of the notices of a store.
 #[derive(Debug)]
 pub struct NoticeReceiver {
     receiver: broadcast::Receiver<Notice>,
 }
 
 impl NoticeReceiver {
-    /// The next notice; `None` where some were missed. Waits for ever once the store is gone.
+    /// Returns the next notice, or `None` if some were missed. Waits for ever once the store is
+    /// gone.
     ///
     /// # Cancel safety
-    /// Dropped before its end, it has taken no notice.
+    /// A dropped future has taken no notice.
     pub async fn next(&mut self) -> Option<Notice> {
         match self.receiver.recv().await {
             Ok(notice) => Some(notice),
@@ -82,8 +82,8 @@ impl NoticeReceiver {
     }
 }
 
-/// How notices are sent between processes: `evicted` and the key, or `ended`, the fence in hex and the key, by lines. The key
-/// is the name behind a prefix.
+/// The text between processes, in lines: `evicted` and the key, or `ended`, the fence in hex and
+/// the key. The key is the name behind a prefix.
 #[cfg(all(any(all(feature = "file", target_os = "linux"), feature = "redis"), not(shuttle)))]
 impl Notice {
     pub(crate) fn to_text(&self, prefix: &str) -> String {
@@ -93,7 +93,7 @@ impl Notice {
         }
     }
 
-    /// `None` for a text that is no notice, or is about another prefix.
+    /// Returns `None` for a text that is no notice, or is about another prefix.
     pub(crate) fn parse(text: &str, prefix: &str) -> Option<Self> {
         let name = |key: &str| Name::new(key.strip_prefix(prefix)?).ok();
         let (word, rest) = text.split_once('\n')?;

@@ -1,12 +1,12 @@
-//! Several names on a store that takes one at a time: one after the other, in the order of the names.
+//! Claims of several names on a store that takes one name at a time.
 //!
-//! Whoever takes names in one order for all waits only for names that come later than those it holds, so nobody waits in a
-//! circle. It is not one step: somebody who looks may see some of the names held and the others free. All or none holds all the
-//! same for whoever asks: what was taken is kept alive while the rest is waited for, and given back where the rest is not to be
-//! had.
+//! All clients take names in one order. A claim therefore waits only for names that come later than
+//! those it holds, and no claims wait in a circle. This is not one step: a status may show some
+//! names held and others free. It is still all or none: the names taken so far are renewed while
+//! the claim waits, and released if it does not get the rest.
 //!
-//! Each name is claimed by itself, with a token of its own, made of the whole claim's. To the client it is one claim: one renewal, one
-//! release, one loss. Everything that is about one name goes straight through.
+//! Each name has its own token, derived from the claim's. For the client it is one claim, with one
+//! renewal, one release and one loss. Calls about one name go straight through.
 
 use std::fmt;
 #[cfg(unix)]
@@ -31,14 +31,15 @@ pub(crate) struct Ordered {
     inner: Arc<dyn Store>,
 }
 
-/// A name that is held while others are waited for.
+/// A name that is held while the claim waits for others.
 struct Taken {
     ticket: Ticket,
     valid_until: Deadline,
 }
 
 impl Ordered {
-    /// The store as it is, where it takes several names in one step; or where no fence would do for all of them, and it refuses.
+    /// Wraps a store that takes one name at a time. A store with `fences_per_name` stays as it is,
+    /// and refuses several names, because no fence would do for all of them.
     pub(crate) fn over(store: Arc<dyn Store>) -> Arc<dyn Store> {
         let can = store.capabilities();
         match can.several_names || can.fences_per_name {
@@ -47,7 +48,7 @@ impl Ordered {
         }
     }
 
-    /// Whatever it ends with but a grant, nothing of it is left, or the error says that this is not known.
+    /// Without a grant, leaves nothing of the claim behind, or returns an unknown outcome.
     async fn acquire_all(&self, claim: &Claim) -> Result<Acquired> {
         let mut taken: Vec<Taken> = Vec::new();
         let mut fence = None;
@@ -56,22 +57,22 @@ impl Ordered {
             let answer = tokio::select! {
                 biased;
                 answer = self.inner.acquire(&asked) => answer,
-                // What was asked for last may be granted all the same, so that its outcome is not known.
+                // The last request may still be granted, so its outcome is unknown.
                 lost = self.keep(&mut taken, claim.ttl) => {
                     Err(self.unreachable(format!("{lost} was lost while the other names were waited for")))
                 }
             };
             let grant = match answer {
                 Ok(Acquired::Granted(grant)) => grant,
-                // The client withdraws all of it.
+                // The client withdraws the whole claim.
                 Err(error) if error.is_outcome_unknown() => return Err(error),
                 other => {
                     self.give_back(&taken).await?;
                     return other;
                 }
             };
-            // Fences are one sequence for all names: the last one given is above any that was given before for any of these,
-            // and below any that will be.
+            // All names share one sequence of fences: the last fence is above any earlier one of
+            // these names, and below any later one.
             fence = fence.max(Some(grant.fence));
             taken.push(Taken { ticket: asked.ticket, valid_until: grant.valid_until });
         }
@@ -84,7 +85,7 @@ impl Ordered {
         }
     }
 
-    /// Renews what is held, and ends with the names of the first that is lost.
+    /// Renews the names taken so far, until one is lost, and returns the names of that one.
     async fn keep(&self, taken: &mut [Taken], ttl: Ttl) -> Names {
         let clock = self.clock();
         let mut pause = ttl.third();
@@ -103,7 +104,7 @@ impl Ordered {
                         taken.valid_until = taken.valid_until.max(deadline);
                     }
                     Some(Ok(Renewed::Lost(_))) => return taken.ticket.names.clone(),
-                    // Until its deadline it is as good as before, and is asked for again soon.
+                    // The name is valid until its deadline, and is renewed again soon.
                     Some(Err(_)) | None => pause = ttl.third() / 8,
                 }
                 if clock.now() >= taken.valid_until {
@@ -120,7 +121,7 @@ impl Ordered {
     async fn give_back(&self, taken: &[Taken]) -> Result<()> {
         let releases = taken.iter().map(|taken| self.inner.release(&taken.ticket));
         join_all(releases).await.into_iter().find_map(Result::err).map_or(Ok(()), |error| {
-            // Whatever it was, the client has to withdraw what is left.
+            // After any error the client has to withdraw the rest.
             match error.is_outcome_unknown() {
                 true => Err(error),
                 false => Err(self.unreachable(error.to_string())),
@@ -129,7 +130,7 @@ impl Ordered {
     }
 }
 
-/// What is claimed of each name. The fence of one is not that of the whole claim; its token proves it alone.
+/// Returns a ticket for each name, without the claim's fence: its token alone proves it.
 fn parts(ticket: &Ticket) -> Vec<Ticket> {
     if ticket.names.only().is_some() {
         return vec![ticket.clone()];
@@ -144,7 +145,7 @@ fn parts(ticket: &Ticket) -> Vec<Ticket> {
     numbered.map(part).collect()
 }
 
-/// The loss of one is the loss of all; what is not known of one is not known; and all last as long as the first to end.
+/// Merges answers: a loss or an unknown outcome counts for all names, and so does the earliest end.
 fn together(answers: impl Iterator<Item = Result<Renewed>>) -> Result<Renewed> {
     let mut all = Ok(Renewed::Until(Deadline::FAR));
     for answer in answers {
@@ -190,7 +191,7 @@ impl Store for Ordered {
             return self.inner.release(ticket).await;
         }
         let parts = parts(ticket);
-        // All of them are sent, whatever becomes of the first.
+        // Sends every release, even if one fails.
         let answers = join_all(parts.iter().map(|part| self.inner.release(part))).await;
         let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
         let not_held = answers.into_iter().find(|answer| *answer == Released::NotHeld);
@@ -205,7 +206,7 @@ impl Store for Ordered {
         let answers = join_all(parts.iter().map(|part| self.inner.detach(part, ttl))).await;
         let all = together(answers.into_iter());
         if let Ok(Renewed::Lost(_)) = all {
-            // The others are nobody's now.
+            // The other names belong to no claim any more.
             self.release(ticket).await?;
         }
         all

@@ -2,10 +2,9 @@
 
 use crate::error::Error;
 
-/// The error for a parameter that the store does not have, or that has no value. It names the known ones, and the closest of
-/// them first.
+/// The error for an unknown parameter, or one without a value, with the known ones and the closest.
 pub(crate) fn unknown(name: &str, known: &[&str]) -> Error {
-    // After a `?` inside a password comes the rest of the password: only a plain word is shown.
+    // After a `?` in a password comes the rest of the password, so only a plain word is shown.
     let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
     let closest = known.iter().map(|known| (edit_distance(name, known), known)).min();
     let hint = match closest {
@@ -19,7 +18,7 @@ pub(crate) fn unknown(name: &str, known: &[&str]) -> Error {
     Error::invalid("parameter in the store URL", if is_plain { name } else { "…" }, why)
 }
 
-/// How many characters have to be inserted, removed or replaced to make one text the other (Levenshtein).
+/// The Levenshtein distance.
 fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

@@ -14,8 +14,8 @@ pub(crate) struct Registry<K, V> {
 
 struct Counted<V> {
     value: Arc<V>,
-    /// The number of [`Entry`] guards; never 0 in the table. The count of the `Arc` does not serve: a caller of
-    /// [`Registry::get`] that keeps its clone while the last guard drops would leave the value in the table.
+    /// The number of [`Entry`] guards, never 0. The count of the `Arc` does not serve: a clone from
+    /// [`Registry::get`] that outlives the last guard would keep the value in the table.
     count: usize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Entry<K: Eq + Hash, V> {
 }
 
 impl<K: Eq + Hash + Clone, V: Default> Registry<K, V> {
-    /// Returns a guard of the value with this key, which is made if it does not exist.
+    /// Returns a guard of the value with this key, and creates the value if it does not exist.
     pub(crate) fn join(&self, key: K) -> Entry<K, V> {
         let value = {
             let mut entries = lock(&self.entries);
@@ -50,7 +50,6 @@ impl<K: Eq + Hash, V> Registry<K, V> {
         lock(&self.entries).get(key).map(|counted| counted.value.clone())
     }
 
-    /// Returns all values.
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn all(&self) -> Vec<Arc<V>> {
         lock(&self.entries).values().map(|counted| counted.value.clone()).collect()
@@ -78,7 +77,7 @@ impl<K: Eq + Hash + Clone, V: Default> Clone for Entry<K, V> {
 
 impl<K: Eq + Hash, V> Drop for Entry<K, V> {
     fn drop(&mut self) {
-        // Dropped after the lock: what a value drops may run foreign code.
+        // Dropped after the lock, because dropping a value may run foreign code.
         let _forgotten;
         let mut entries = lock(&self.registry.entries);
         if let Some(counted) = entries.get_mut(&self.key) {

@@ -1,5 +1,4 @@
-//! The one rule of sharing: whether a claim fits beside the holders of a name. For every store that
-//! decides in this process.
+//! The rule of whether a claim fits beside the holders of a name, for stores in this process.
 
 use crate::claim::Share;
 

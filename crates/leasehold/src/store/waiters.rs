@@ -1,4 +1,4 @@
-//! The claims of this process that wait, each with a wake-up and the news that it is woken for.
+//! The claims of this process that wait, each with a wake-up and its news.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,6 @@ use tokio::sync::Notify;
 use crate::sync::{Arc, Mutex, lock};
 use crate::token::Token;
 
-/// The waiters of this process, each with the news for it.
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
     waiting: Mutex<HashMap<Token, Arc<Waiter<T>>>>,
@@ -25,7 +24,7 @@ struct Waiter<T> {
     wake_up: Notify,
 }
 
-/// A claim in the list of waiters, until this is dropped.
+/// Keeps a claim in the list of waiters until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a, T> {
     waiters: &'a Waiters<T>,
@@ -43,7 +42,7 @@ impl<T> Waiters<T> {
         Waiting { waiters: self, token, waiter }
     }
 
-    /// Adds to the news of a waiter and wakes it. Returns false if no claim with this token waits.
+    /// Adds to a waiter's news and wakes it. Returns `false` if no claim with this token waits.
     pub(crate) fn tell(&self, token: &str, add: impl FnOnce(&mut T)) -> bool {
         let Ok(token) = Token::parse(token) else { return false };
         let Some(waiter) = lock(&self.waiting).get(&token).cloned() else { return false };
@@ -52,7 +51,7 @@ impl<T> Waiters<T> {
         true
     }
 
-    /// Wakes every waiter. Only the file store needs it: it learns of a change without learning whose.
+    /// Wakes every waiter. The file store learns of a change without learning whose.
     #[cfg(all(feature = "file", target_os = "linux", not(shuttle)))]
     pub(crate) fn ring_all(&self) {
         let waiters: Vec<Arc<Waiter<T>>> = lock(&self.waiting).values().cloned().collect();
@@ -61,7 +60,7 @@ impl<T> Waiters<T> {
 }
 
 impl<T> Waiters<Option<T>> {
-    /// Wakes a waiter, with news that replace what it has not read yet. Returns false if no claim with this token waits.
+    /// Like [`tell`](Waiters::tell), with news that replace those that the waiter has not read.
     pub(crate) fn ring(&self, token: &str, news: Option<T>) -> bool {
         self.tell(token, |last| {
             if news.is_some() {
@@ -72,7 +71,7 @@ impl<T> Waiters<Option<T>> {
 }
 
 impl<T> Waiting<'_, T> {
-    /// Ends at the next wake-up, with what `read` returns.
+    /// Waits for the next wake-up, and returns what `read` does.
     pub(crate) async fn told<R>(&self, read: impl FnOnce(&mut T) -> R) -> R {
         self.waiter.wake_up.notified().await;
         self.read(read)
@@ -85,7 +84,7 @@ impl<T> Waiting<'_, T> {
 }
 
 impl<T> Waiting<'_, Option<T>> {
-    /// Ends at the next wake-up, with its news if there are any.
+    /// Waits for the next wake-up, and takes its news, if there are any.
     pub(crate) async fn rung(&self) -> Option<T> {
         self.told(Option::take).await
     }
@@ -94,7 +93,7 @@ impl<T> Waiting<'_, Option<T>> {
 impl<T> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
         let mut waiting = lock(&self.waiters.waiting);
-        // The same token may have been asked for again.
+        // The same token may have been requested again.
         if waiting.get(self.token).is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
             waiting.remove(self.token);
         }

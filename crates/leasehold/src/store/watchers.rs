@@ -1,13 +1,13 @@
-//! The tasks of this process that wait for a value to change, for stores that are told of changes.
+//! The tasks of this process that wait for a value to change, for stores with notifications.
 
 use tokio::sync::Notify;
 
 use crate::store::registry::{Entry, Registry};
 
-/// The watched values, by the key under which a store keeps each.
+/// The watched values by key.
 pub(crate) type Watchers = Registry<String, Notify>;
 
-/// A watch of one value. Its `notified()` ends at the changes that follow its `enable()`, so a task enables it and then reads.
+/// A watch of one value. A task enables its `notified()` before it reads, to miss no change.
 pub(crate) type Watch = Entry<String, Notify>;
 
 impl Watchers {
@@ -15,7 +15,6 @@ impl Watchers {
         self.join(key)
     }
 
-    /// Wakes every task that watches this value.
     pub(crate) fn ring(&self, key: &str) {
         if let Some(bell) = self.get(key) {
             bell.notify_waiters();
@@ -36,7 +35,7 @@ mod tests {
     fn a_value_is_forgotten_when_the_last_who_watches_it_goes() {
         let watchers = Watchers::default();
         let (first, second) = (watchers.watch("cell:x".to_owned()), watchers.watch("cell:x".to_owned()));
-        // As one who rings has it for a moment, and one who has just gone.
+        // A caller of `ring` has the value for a moment, as here.
         let rings = watchers.get("cell:x");
         drop(first);
         assert_eq!(watchers.len(), 1);
