@@ -282,6 +282,9 @@ async fn a_release_withdraws_a_waiter(t: &Trial<'_>) {
     let mine = a.hold(&["x"], Share::Exclusive).await;
     let theirs = b.exclusive("x");
     let waiting = b.queue(theirs.clone()).await;
+    let elsewhere = Ticket { names: b.name("y").into(), ..theirs.clone() };
+    assert!(b.holds_nothing(&elsewhere).await);
+    assert_eq!(a.waiters("x").await, 1, "a token withdraws nothing at other names");
     // A dropped future alone does not give up its place.
     waiting.abort();
     b.quiet().await;

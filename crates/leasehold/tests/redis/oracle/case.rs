@@ -8,7 +8,7 @@ use leasehold::{Status, Store};
 
 use super::answer::{Answer, View};
 use super::operation::{Operation, Waiting};
-use super::plan::{Plan, is_barging};
+use super::plan::Plan;
 use super::reference::{Event, Reference};
 use super::side::{Raw, Side, Timed, tokens};
 use super::subject::Subject;

@@ -99,11 +99,6 @@ pub(super) fn fair(share: Share) -> Share {
     }
 }
 
-/// Whether a claim may pass others.
-pub(super) fn is_barging(share: Share) -> bool {
-    share != fair(share)
-}
-
 /// One name mostly, or some.
 fn some_names(dice: &mut Dice, count: usize, can_be_several: bool) -> Vec<usize> {
     let mut names = vec![dice.below(count as u64) as usize];

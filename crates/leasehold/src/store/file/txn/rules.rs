@@ -80,7 +80,7 @@ impl Txn<'_> {
         }
         self.check_numbers_left(claim.fences.max(1))?;
         if over {
-            self.withdraw(token)?;
+            self.withdraw(&claim.ticket)?;
             return self.busy(names);
         }
         self.waiting(claim, arrival)
@@ -91,7 +91,7 @@ impl Txn<'_> {
             self.grant_waiters(ticket.names.as_slice().to_vec())?;
             return Ok(Released::Released);
         }
-        self.withdraw(&ticket.token)?;
+        self.withdraw(ticket)?;
         for name in &ticket.names {
             self.refresh(name)?;
         }
@@ -277,10 +277,15 @@ impl Txn<'_> {
         Ok(Some(grant))
     }
 
-    /// Removes the token's claim from the queue, and grants the waiters that are next.
-    fn withdraw(&mut self, token: &Token) -> TxnResult<()> {
-        let Some(arrival) = self.arrival(token)? else { return Ok(()) };
-        let names = self.waiting_names(token.expose())?;
+    /// Removes a claim from the queue, and grants the waiters behind it that are next. A token that is
+    /// shown at other names than those it claimed waits for nothing there.
+    fn withdraw(&mut self, ticket: &Ticket) -> TxnResult<()> {
+        let Some(arrival) = self.arrival(&ticket.token)? else { return Ok(()) };
+        let names = self.waiting_names(ticket.token.expose())?;
+        let shown = ticket.names.as_slice();
+        if names.len() != shown.len() || !names.iter().all(|name| shown.contains(name)) {
+            return Ok(());
+        }
         self.remove_waiter(arrival, &names, true)?;
         self.grant_waiters(names)
     }
