@@ -63,7 +63,9 @@ async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline(t: &Trial<'_>) {
     let locks = locks_over(&a);
     let mutex = locks.mutex(a.name("x")).no_renewal();
     let lease = a.insist(|| mutex.lock()).await;
-    let (deadline, proof) = (a.after(lease.remaining()), lease.proof());
+    // The time first: read after it, what remains ends no later than the lease.
+    let (now, proof) = (a.now(), lease.proof());
+    let deadline = now.plus(lease.remaining());
     assert_eq!(lease.lost().await, Loss::Expired);
     assert!(a.now() >= deadline);
     assert!(!proof.is_valid() && proof.remaining().is_zero());
