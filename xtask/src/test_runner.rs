@@ -21,7 +21,13 @@ const RUN_ALONE: &[&str] = &["run_forks::"];
 const RUN_ONE_BY_ONE: &[&str] = &["processes::"];
 
 /// Long tests that mostly wait. They run beside the others, one more at a time for each processor.
-const MOSTLY_WAIT: &[&str] = &["conformance::", "given::every_case", "many::", "tls::every_case"];
+const MOSTLY_WAIT: &[&str] = &[
+    "conformance::every_case_holds_on_",
+    "conformance::every_case_holds_without_scripts_on_",
+    "given::every_case",
+    "many::",
+    "tls::every_case",
+];
 
 /// The time limit for the end of output after a test: a process that it left may hold it open.
 const OUTPUT_CLOSES_WITHIN: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ impl Subject for InOneProcess {
     }
 
     fn ttl(&self) -> std::time::Duration {
-        ms(1_500)
+        ms(3_000)
     }
 }
 
@@ -49,7 +49,7 @@ impl Subject for AcrossProcesses {
     }
 
     fn ttl(&self) -> std::time::Duration {
-        ms(1_500)
+        ms(3_000)
     }
 }
 
