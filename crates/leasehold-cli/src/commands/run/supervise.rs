@@ -131,8 +131,14 @@ impl<'a> Supervisor<'a> {
     pub(super) fn run(mut self) -> Result<Verdict, Failure> {
         self.session.bridge.events.watched = self.job.end();
         for caught in self.session.bridge.wait_events(Some(Duration::ZERO))? {
-            self.verdict.record(caught);
-            self.job.forward_early(caught);
+            match caught.is_forwarded() {
+                true => {
+                    self.verdict.record(caught);
+                    self.job.forward_early(caught);
+                }
+                // A TSTP stops this process too, and not the command alone.
+                false => self.handle(caught)?,
+            }
         }
         loop {
             // It reads the terminal from the background, or Ctrl-Z stopped it.
